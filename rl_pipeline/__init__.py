@@ -1,0 +1,1 @@
+"""The closed loop that makes LLM agents better from their own experience."""

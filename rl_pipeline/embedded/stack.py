@@ -1,0 +1,211 @@
+"""The whole system on one machine: NATS, the ClickHouse engine, and Dagster's code server, UI and daemon.
+
+A server whose address the environment sets (`NATS_URL`, `CLICKHOUSE_URL`) is somebody else's: it is used, not started.
+"""
+
+import contextlib
+import json
+import shutil
+import signal
+import sys
+import sysconfig
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from rl_pipeline.embedded.home import Home, StackRecord, hold
+from rl_pipeline.embedded.nats_server import nats_answers, nats_server_command, write_nats_configuration
+from rl_pipeline.embedded.ports import LOOPBACK, choose_port, free_port, is_free
+from rl_pipeline.embedded.supervisor import Component, Supervisor
+from rl_pipeline.settings import Settings, child_environment, embedded_profile
+
+_PROBE_TIMEOUT_SECONDS = 2.0
+_DAEMON_QUERY = "{ instance { daemonHealth { allDaemonStatuses { required healthy } } } }"
+_INSTANCE_FILE = Path(__file__).with_name("dagster.yaml")
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where the servers of a stack listen."""
+
+    nats: str
+    clickhouse: str
+    ui: str
+
+    def urls(self) -> dict[str, str]:
+        """The addresses by the name of their component."""
+        return {"nats": self.nats, "clickhouse": self.clickhouse, "ui": self.ui}
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A running stack: its settings, its addresses, and the supervisor that keeps it."""
+
+    settings: Settings
+    addresses: Addresses
+    supervisor: Supervisor
+
+
+def settings_of_running_stack(settings: Settings, record: StackRecord) -> Settings:
+    """The settings with which a command reaches the stack that runs in their home."""
+    urls = record.urls
+    return settings.with_defaults(
+        embedded_profile(settings.rl_pipeline_home, nats_url=urls["nats"], clickhouse_url=urls["clickhouse"])
+    )
+
+
+@contextlib.contextmanager
+def running_stack(
+    settings: Settings,
+    *,
+    report: Callable[[str], None],
+    prepare_stores: Callable[[Settings], None],
+) -> Iterator[Stack]:
+    """Start the stack, yield it when all of it serves, and stop it when the block ends, however it ends.
+
+    `prepare_stores` is called once the servers answer and before Dagster starts: streams and tables come first.
+    SIGTERM and Ctrl-C request a stop; `Supervisor.watch` then returns.
+    """
+    with hold(settings.rl_pipeline_home) as home:
+        for name in home.end_leftovers():
+            report(f"{name:<12} was left behind by a killed stack and was ended")
+        stack, components = _plan(settings, home, report)
+        with _stop_on_signals(stack.supervisor):
+            try:
+                for stage in components:
+                    stack.supervisor.start(stage)
+                    if stage is components[0] and not stack.supervisor.stop_requested.is_set():
+                        prepare_stores(stack.settings)
+                yield stack
+            finally:
+                stack.supervisor.stop()
+
+
+def _plan(settings: Settings, home: Home, report: Callable[[str], None]) -> tuple[Stack, list[list[Component]]]:
+    """What to start in which order; nothing has been started yet, but every refusal has been made."""
+    servers: list[Component] = []
+    nats_url, clickhouse_url = settings.nats_url, settings.clickhouse_url
+    if "nats_url" not in settings.model_fields_set:
+        servers.append(_nats(settings, home))
+        nats_url = servers[-1].address
+    if "clickhouse_url" not in settings.model_fields_set:
+        servers.append(_clickhouse(settings, home))
+        clickhouse_url = servers[-1].address
+    ui_port = choose_port("RL_PIPELINE_UI_PORT", settings.rl_pipeline_ui_port, 3000)
+    addresses = Addresses(nats_url, clickhouse_url, f"http://{LOOPBACK}:{ui_port}")
+    embedded = settings.with_defaults(
+        embedded_profile(home.directory, nats_url=addresses.nats, clickhouse_url=addresses.clickhouse)
+    )
+    supervisor = Supervisor(
+        report=lambda component, state: report(f"{component.name:<12} {state:<8} {component.address}".rstrip()),
+        on_change=lambda pids: home.write_record(addresses.urls(), pids),
+    )
+    return Stack(embedded, addresses, supervisor), [servers, *_dagster(embedded, home, ui_port)]
+
+
+def _nats(settings: Settings, home: Home) -> Component:
+    port = choose_port("RL_PIPELINE_NATS_PORT", settings.rl_pipeline_nats_port, 4222)
+    server_name = f"rl-pipeline-{uuid4().hex[:12]}"
+    configuration = write_nats_configuration(
+        home.subdirectory("nats"), port=port, monitoring_port=free_port(), server_name=server_name
+    )
+    return Component(
+        name="nats",
+        command=nats_server_command(configuration),
+        is_ready=lambda: nats_answers(port, server_name),
+        log=home.subdirectory("logs") / "nats.log",
+        address=f"nats://{LOOPBACK}:{port}",
+    )
+
+
+def _clickhouse(settings: Settings, home: Home) -> Component:
+    port = choose_port("RL_PIPELINE_CLICKHOUSE_PORT", settings.rl_pipeline_clickhouse_port, 8123)
+    url = f"http://{LOOPBACK}:{port}"
+    data = str(home.subdirectory("clickhouse"))
+    return Component(
+        name="clickhouse",
+        command=[sys.executable, "-m", "rl_pipeline.embedded.clickhouse_http", "--data", data, "--port", str(port)],
+        is_ready=lambda: _get(f"{url}/ping") is not None,
+        log=home.subdirectory("logs") / "clickhouse.log",
+        address=url,
+    )
+
+
+def _dagster(settings: Settings, home: Home, ui_port: int) -> list[list[Component]]:
+    """The code server first: the UI and the daemon both load their code location from it."""
+    instance = settings.dagster_home or home.subdirectory("dagster")
+    if settings.dagster_home is None:
+        shutil.copyfile(_INSTANCE_FILE, instance / "dagster.yaml")
+    code_port = free_port()
+    workspace = home.subdirectory("dagster") / "workspace.yaml"
+    # A fixed location name: Dagster keys the state of sensors and schedules by it, and the port changes.
+    workspace.write_text(
+        f"load_from:\n  - grpc_server: {{host: {LOOPBACK}, port: {code_port}, location_name: rl_pipeline}}\n"
+    )
+    environment = child_environment(settings, DAGSTER_HOME=str(instance.resolve()))
+    ui = f"http://{LOOPBACK}:{ui_port}"
+    logs = home.subdirectory("logs")
+
+    def component(name: str, command: list[str], is_ready: Callable[[], bool], address: str = "") -> Component:
+        return Component(name, command, is_ready, logs / f"{name}.log", environment, address)
+
+    code_server = component(
+        "code",
+        [
+            *(_program("dagster"), "api", "grpc", "--module-name", "rl_pipeline.definitions"),
+            *("--host", LOOPBACK, "--port", str(code_port), "--use-python-environment-entry-point"),
+        ],
+        lambda: not is_free(code_port),
+        f"grpc://{LOOPBACK}:{code_port}",
+    )
+    webserver = component(
+        "ui",
+        [_program("dagster-webserver"), "--host", LOOPBACK, "--port", str(ui_port), "--workspace", str(workspace)],
+        lambda: _get(f"{ui}/server_info") is not None,
+        ui,
+    )
+    daemon = component(
+        "daemon",
+        [_program("dagster-daemon"), "run", "--workspace", str(workspace)],
+        lambda: _daemons_are_healthy(ui),
+    )
+    return [[code_server], [webserver, daemon]]
+
+
+def _program(name: str) -> str:
+    """A program of this Python environment, whether or not the environment is activated."""
+    return str(Path(sysconfig.get_path("scripts")) / name)
+
+
+def _get(url: str, body: bytes | None = None) -> bytes | None:
+    """The answer of a loopback server, or None while it does not give one."""
+    request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"})  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=_PROBE_TIMEOUT_SECONDS) as answer:  # noqa: S310 - loopback
+            return bytes(answer.read())
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return None
+
+
+def _daemons_are_healthy(ui: str) -> bool:
+    answer = _get(f"{ui}/graphql", json.dumps({"query": _DAEMON_QUERY}).encode())
+    if answer is None:
+        return False
+    statuses = json.loads(answer)["data"]["instance"]["daemonHealth"]["allDaemonStatuses"]
+    return all(status["healthy"] for status in statuses if status["required"])
+
+
+@contextlib.contextmanager
+def _stop_on_signals(supervisor: Supervisor) -> Iterator[None]:
+    def request_stop(_number: int, _frame: object) -> None:
+        supervisor.stop_requested.set()
+
+    previous = {number: signal.signal(number, request_stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,207 @@
+"""The environment, read once into one frozen `Settings`. No other module reads the environment.
+
+A field is set by the variable of the same name in capitals: `nats_url` by `NATS_URL`. The defaults are those of a
+deployed system; `rl-pipeline up`, the demo and the tests lay the embedded profile over them.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from rl_pipeline.errors import PipelineError
+
+Algorithm = Literal["ppo", "dpo", "rloo", "grpo", "reinforce"]
+
+_CRON_FIELD = r"[\d*/,\-A-Za-z]+"
+_STORAGE_SCHEMES = ("s3", "file", "")
+
+
+class SettingsError(PipelineError):
+    """The environment is wrong or contradicts itself; the text names the variables and what they may be."""
+
+
+def _url_with_scheme(*schemes: str) -> AfterValidator:
+    def check(url: str) -> str:
+        parts = urlsplit(url)
+        if parts.username or parts.password:
+            raise ValueError("must not carry a user or password: addresses are shown to people, use the variables")
+        if parts.scheme not in schemes or not parts.hostname:
+            raise ValueError(f"must be an address such as {schemes[0]}://host:port")
+        return url
+
+    return AfterValidator(check)
+
+
+def _storage_location(location: str) -> str:
+    if urlsplit(location).scheme not in _STORAGE_SCHEMES:
+        raise ValueError("must be s3://bucket/prefix, file:///directory or a directory")
+    return location
+
+
+def _five_cron_fields(cron: str) -> str:
+    if not re.fullmatch(rf"\s*{_CRON_FIELD}(\s+{_CRON_FIELD}){{4}}\s*", cron):
+        raise ValueError("must be a cron line of five fields such as '0 2 * * *'")
+    return cron.strip()
+
+
+HttpUrl = Annotated[str, _url_with_scheme("http", "https")]
+NatsUrl = Annotated[str, _url_with_scheme("nats", "tls", "ws", "wss")]
+StorageLocation = Annotated[str, AfterValidator(_storage_location)]
+Cron = Annotated[str, AfterValidator(_five_cron_fields)]
+Weight = Annotated[float, Field(ge=0, le=1)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class Settings(BaseSettings):
+    """Every setting of the pipeline, typed, with the default of a deployed system."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, env_ignore_empty=True, extra="ignore", hide_input_in_errors=True, allow_inf_nan=False
+    )
+
+    # Stream
+    nats_url: NatsUrl = Field("nats://nats:4222", description="The NATS server or cluster with JetStream.")
+    nats_user: str | None = Field(None, description="The service account, where the server asks for one.")
+    nats_password: SecretStr | None = Field(None, description="The service account's password.")
+    nats_credentials_file: Path | None = Field(None, description="A .creds file, instead of user and password.")
+    nats_replicas: Literal[1, 3, 5] = Field(1, description="Copies of each stream; 3 on a cluster.")
+    agentzero_jetstream: bool = Field(True, description="Agent Zero publishes through JetStream.")
+
+    # Warehouse
+    clickhouse_url: HttpUrl = Field("http://clickhouse:8123", description="ClickHouse's HTTP interface.")
+    clickhouse_database: str = Field("rl_pipeline", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="Its database.")
+    clickhouse_user: str = Field("default", description="Its user.")
+    clickhouse_password: SecretStr = Field(SecretStr(""), description="Its password.")
+    clickhouse_cluster: str | None = Field(
+        None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="The cluster's name; migrations then run ON CLUSTER."
+    )
+
+    # Objects
+    model_storage_path: StorageLocation = Field(
+        "s3://pmoves-models/rl-checkpoints/", description="Where checkpoints go: s3:// or a directory."
+    )
+    trajectory_storage_path: StorageLocation = Field(
+        "s3://pmoves-data/trajectories/", description="Where large payloads and the archive go: s3:// or a directory."
+    )
+    s3_endpoint_url: HttpUrl | None = Field(None, description="An S3 server other than Amazon's.")
+
+    # Services
+    agentgym_rl_url: HttpUrl = Field("http://agentgym-rl:8100", description="The HTTP service of this pipeline.")
+    agentgym_rl_api_key: SecretStr | None = Field(None, description="The key that the HTTP service asks for.")
+    tensorzero_base_url: HttpUrl = Field("http://tensorzero-gateway:3000", description="The model gateway.")
+    tensorzero_admin_token: SecretStr | None = Field(None, description="The token of the gateway's admin API.")
+
+    # Training
+    rl_algorithm: Algorithm = Field("ppo", description="The algorithm of a request that names none.")
+    rl_base_model: str = Field("qwen2.5-32b-instruct", min_length=1, description="The model that training starts from.")
+    rl_training_threshold: int = Field(5000, ge=1, description="New trajectories that start a training.")
+    rl_schedule_cron: Cron = Field("0 2 * * *", description="When the scheduled training starts, in UTC.")
+
+    # Rewards
+    reward_weight_task_completion: Weight = Field(0.40, description="Share of task completion in the total reward.")
+    reward_weight_efficiency: Weight = Field(0.20, description="Share of efficiency.")
+    reward_weight_code_quality: Weight = Field(0.15, description="Share of code quality.")
+    reward_weight_user_feedback: Weight = Field(0.25, description="Share of user feedback.")
+
+    # Deployment
+    canary_initial_traffic: float = Field(0.10, gt=0, le=1, description="The canary's first share of traffic.")
+    canary_ramp_hours: float = Field(4, gt=0, description="The least time from the first share to all of it.")
+    rollback_error_threshold: float = Field(0.05, gt=0, lt=1, description="Error rate that the plain rule forbids.")
+    rollback_reward_threshold: float = Field(
+        -0.05, ge=-1, lt=0, description="Change of the mean reward that the plain rule forbids."
+    )
+
+    # The embedded stack
+    dagster_home: Path | None = Field(None, description="A Dagster instance of your own; else one under the home.")
+    rl_pipeline_home: Path = Field(Path(".rl_pipeline"), description="The directory of the embedded stack's data.")
+    rl_pipeline_nats_port: Port | None = Field(None, description="Port of the embedded NATS; else 4222 or a free one.")
+    rl_pipeline_clickhouse_port: Port | None = Field(
+        None, description="Port of the embedded ClickHouse; else 8123 or a free one."
+    )
+    rl_pipeline_ui_port: Port | None = Field(None, description="Port of the Dagster UI; else 3000 or a free one.")
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        weights = self.reward_weights
+        if abs(sum(weights.values()) - 1) > 1e-9:
+            names = ", ".join(f"REWARD_WEIGHT_{name.upper()}" for name in weights)
+            raise ValueError(f"{names} must sum to 1, and sum to {sum(weights.values()):g}")
+        if self.nats_credentials_file and (self.nats_user or self.nats_password):
+            raise ValueError("NATS_CREDENTIALS_FILE and NATS_USER/NATS_PASSWORD are two ways to log in: set one")
+        if bool(self.nats_user) != bool(self.nats_password):
+            raise ValueError("NATS_USER and NATS_PASSWORD belong together: set both or neither")
+        if not self.agentzero_jetstream:
+            raise ValueError("AGENTZERO_JETSTREAM=false contradicts NATS_URL: the pipeline reads from JetStream only")
+        ports = [self.rl_pipeline_nats_port, self.rl_pipeline_clickhouse_port, self.rl_pipeline_ui_port]
+        chosen = [port for port in ports if port]
+        if len(set(chosen)) < len(chosen):
+            raise ValueError(
+                "RL_PIPELINE_NATS_PORT, RL_PIPELINE_CLICKHOUSE_PORT and RL_PIPELINE_UI_PORT must be different ports"
+            )
+        return self
+
+    @property
+    def reward_weights(self) -> dict[str, float]:
+        """The weight of each reward component; they sum to 1."""
+        return {
+            "task_completion": self.reward_weight_task_completion,
+            "efficiency": self.reward_weight_efficiency,
+            "code_quality": self.reward_weight_code_quality,
+            "user_feedback": self.reward_weight_user_feedback,
+        }
+
+    def with_defaults(self, profile: Mapping[str, Any]) -> "Settings":
+        """The same settings over another profile's defaults: what the environment sets explicitly stays."""
+        unset = {field: value for field, value in profile.items() if field not in self.model_fields_set}
+        return _validated(unset)
+
+
+def embedded_profile(home: Path, *, nats_url: str, clickhouse_url: str) -> dict[str, object]:
+    """The defaults of one machine: local servers, files in place of S3, and the small model."""
+    objects = home.resolve() / "objects"
+    return {
+        "nats_url": nats_url,
+        "clickhouse_url": clickhouse_url,
+        "model_storage_path": str(objects / "rl-checkpoints"),
+        "trajectory_storage_path": str(objects / "trajectories"),
+        "rl_base_model": "embedded-small",
+        "rl_pipeline_home": home.resolve(),
+    }
+
+
+def child_environment(settings: Settings, **more: str) -> dict[str, str]:
+    """The environment in which a child process reads these same settings."""
+    explicit = settings.model_dump(include=settings.model_fields_set, exclude_none=True)
+    variables = {field.upper(): _as_variable(value) for field, value in explicit.items()}
+    return {**os.environ, **variables, **more}
+
+
+def load_settings() -> Settings:
+    """Read the environment; raises `SettingsError` with one line that says which variables are wrong."""
+    return _validated({})
+
+
+def _validated(values: Mapping[str, Any]) -> Settings:
+    try:
+        return Settings(**values)
+    except ValidationError as invalid:
+        problems = "; ".join(_problem(error) for error in invalid.errors(include_url=False, include_input=False))
+        raise SettingsError(problems) from None
+
+
+def _as_variable(value: object) -> str:
+    return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+
+
+def _problem(error: ErrorDetails) -> str:
+    text = error["msg"].removeprefix("Value error, ")
+    if not error["loc"]:
+        return text
+    return f"{str(error['loc'][0]).upper()}: {text[:1].lower()}{text[1:]}"

@@ -1,0 +1,48 @@
+"""What all tests share: the real servers, and the rule that nothing is skipped where everything is installed."""
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from rl_pipeline.settings import Settings
+
+pytest_plugins = [
+    "rl_pipeline_tests.fixtures.nats",
+    "rl_pipeline_tests.fixtures.clickhouse",
+    "rl_pipeline_tests.fixtures.s3",
+]
+
+# What a test may need beyond Python and make, by the marker that names it.
+PROGRAMS = {"chromium": "chromium", "promtool": "promtool", "cplusplus": "g++"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--no-skips", action="store_true", help="fail when any test is skipped")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker, program in PROGRAMS.items():
+        config.addinivalue_line("markers", f"{marker}: needs the program {program}")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker, program in PROGRAMS.items():
+        if item.get_closest_marker(marker) and shutil.which(program) is None:
+            pytest.skip(f"needs {program}, which is not installed")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report = yield
+    if report.skipped and item.config.getoption("--no-skips") and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped where nothing may be skipped: {report.longrepr}"
+    return report
+
+
+@pytest.fixture(autouse=True)
+def settings_are_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A developer's own environment must not decide what the tests see."""
+    for field in Settings.model_fields:
+        monkeypatch.delenv(field.upper(), raising=False)

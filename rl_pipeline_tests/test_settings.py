@@ -1,0 +1,116 @@
+"""What `Settings` promises: the specification's defaults, secrets kept, contradictions named."""
+
+import math
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from rl_pipeline.settings import Settings, SettingsError, embedded_profile, load_settings
+
+SPECIFIED = {
+    "NATS_URL": "nats://nats:4222",
+    "AGENTZERO_JETSTREAM": True,
+    "AGENTGYM_RL_URL": "http://agentgym-rl:8100",
+    "TENSORZERO_BASE_URL": "http://tensorzero-gateway:3000",
+    "MODEL_STORAGE_PATH": "s3://pmoves-models/rl-checkpoints/",
+    "TRAJECTORY_STORAGE_PATH": "s3://pmoves-data/trajectories/",
+    "RL_ALGORITHM": "ppo",
+    "RL_BASE_MODEL": "qwen2.5-32b-instruct",
+    "RL_TRAINING_THRESHOLD": 5000,
+    "RL_SCHEDULE_CRON": "0 2 * * *",
+    "REWARD_WEIGHT_TASK_COMPLETION": 0.40,
+    "REWARD_WEIGHT_EFFICIENCY": 0.20,
+    "REWARD_WEIGHT_CODE_QUALITY": 0.15,
+    "REWARD_WEIGHT_USER_FEEDBACK": 0.25,
+    "CANARY_INITIAL_TRAFFIC": 0.10,
+    "CANARY_RAMP_HOURS": 4,
+    "ROLLBACK_ERROR_THRESHOLD": 0.05,
+    "ROLLBACK_REWARD_THRESHOLD": -0.05,
+}
+SECRETS = ("NATS_PASSWORD", "CLICKHOUSE_PASSWORD", "AGENTGYM_RL_API_KEY", "TENSORZERO_ADMIN_TOKEN")
+
+
+@pytest.mark.parametrize(("variable", "default"), SPECIFIED.items())
+def test_every_variable_of_the_specification_has_its_default(variable: str, default: object) -> None:
+    assert getattr(load_settings(), variable.lower()) == default
+
+
+def test_a_variable_of_the_environment_replaces_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RL_TRAINING_THRESHOLD", "12")
+    monkeypatch.setenv("NATS_URL", "tls://stream.example:4222")
+    settings = load_settings()
+    assert (settings.rl_training_threshold, settings.nats_url) == (12, "tls://stream.example:4222")
+
+
+def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RL_BASE_MODEL", "")
+    assert load_settings().rl_base_model == "qwen2.5-32b-instruct"
+
+
+@pytest.mark.parametrize("variable", SECRETS)
+def test_secrets_are_never_shown(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "hunter2")
+    monkeypatch.setenv("NATS_USER", "agent")
+    monkeypatch.setenv("NATS_PASSWORD", "hunter2")
+    settings = load_settings()
+    assert isinstance(getattr(settings, variable.lower()), SecretStr)
+    assert "hunter2" not in repr(settings) + str(settings.model_dump()) + settings.model_dump_json()
+
+
+def test_settings_cannot_be_changed_after_they_are_read() -> None:
+    with pytest.raises(ValidationError):
+        load_settings().rl_algorithm = "dpo"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [
+        ({"REWARD_WEIGHT_EFFICIENCY": "0.5"}, ["REWARD_WEIGHT_EFFICIENCY", "must sum to 1", "1.3"]),
+        ({"REWARD_WEIGHT_EFFICIENCY": "-0.2"}, ["REWARD_WEIGHT_EFFICIENCY"]),
+        ({"RL_TRAINING_THRESHOLD": "0"}, ["RL_TRAINING_THRESHOLD", "greater than or equal to 1"]),
+        ({"RL_ALGORITHM": "alchemy"}, ["RL_ALGORITHM", "'ppo', 'dpo', 'rloo', 'grpo' or 'reinforce'"]),
+        ({"RL_SCHEDULE_CRON": "daily"}, ["RL_SCHEDULE_CRON", "five fields"]),
+        ({"NATS_URL": "localhost"}, ["NATS_URL", "nats://host:port"]),
+        ({"CLICKHOUSE_URL": "clickhouse:9000"}, ["CLICKHOUSE_URL", "http://host:port"]),
+        ({"MODEL_STORAGE_PATH": "ftp://models"}, ["MODEL_STORAGE_PATH", "s3://bucket/prefix"]),
+        ({"CANARY_INITIAL_TRAFFIC": "10"}, ["CANARY_INITIAL_TRAFFIC", "less than or equal to 1"]),
+        ({"CANARY_RAMP_HOURS": "inf"}, ["CANARY_RAMP_HOURS", "finite"]),
+        ({"ROLLBACK_REWARD_THRESHOLD": "0.05"}, ["ROLLBACK_REWARD_THRESHOLD", "less than 0"]),
+        ({"NATS_USER": "agent"}, ["NATS_USER", "NATS_PASSWORD"]),
+        (
+            {"NATS_USER": "a", "NATS_PASSWORD": "hunter2", "NATS_CREDENTIALS_FILE": "a.creds"},
+            ["NATS_CREDENTIALS_FILE", "NATS_USER"],
+        ),
+        ({"AGENTZERO_JETSTREAM": "false"}, ["AGENTZERO_JETSTREAM", "NATS_URL"]),
+        ({"RL_PIPELINE_UI_PORT": "70000"}, ["RL_PIPELINE_UI_PORT", "65535"]),
+        ({"RL_PIPELINE_UI_PORT": "3000", "RL_PIPELINE_NATS_PORT": "3000"}, ["RL_PIPELINE_NATS_PORT", "different"]),
+    ],
+)
+def test_a_wrong_environment_is_refused_in_one_line_that_names_the_variables(
+    environment: dict[str, str], named: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    with pytest.raises(SettingsError) as refused:
+        load_settings()
+    text = str(refused.value)
+    assert "\n" not in text
+    assert [name for name in named if name not in text] == []
+    assert "hunter2" not in text
+
+
+def test_the_default_weights_sum_to_one() -> None:
+    assert math.isclose(sum(load_settings().reward_weights.values()), 1)
+
+
+def test_the_embedded_profile_replaces_defaults_and_yields_to_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CLICKHOUSE_URL", "http://warehouse.example:8123")
+    profile = embedded_profile(tmp_path, nats_url="nats://127.0.0.1:4222", clickhouse_url="http://127.0.0.1:8123")
+    settings = load_settings().with_defaults(profile)
+    assert settings.nats_url == "nats://127.0.0.1:4222"
+    assert settings.clickhouse_url == "http://warehouse.example:8123"
+    assert settings.model_storage_path == str(tmp_path / "objects" / "rl-checkpoints")
+    assert settings.rl_base_model == "embedded-small"
