@@ -27,14 +27,15 @@ class SettingsError(PipelineError):
     """The environment is wrong or contradicts itself; the text names the variables and what they may be."""
 
 
-def _url_with_scheme(*schemes: str) -> AfterValidator:
-    def check(url: str) -> str:
-        parts = urlsplit(url)
-        if parts.username or parts.password:
-            raise ValueError("must not carry a user or password: addresses are shown to people, use the variables")
-        if parts.scheme not in schemes or not parts.hostname:
-            raise ValueError(f"must be an address such as {schemes[0]}://host:port")
-        return url
+def _addresses(*schemes: str) -> AfterValidator:
+    def check(addresses: str) -> str:
+        for address in addresses.split(","):
+            parts = urlsplit(address.strip())
+            if parts.username or parts.password:
+                raise ValueError("must not carry a user or password: people see addresses, use the other variables")
+            if parts.scheme not in schemes or not parts.hostname:
+                raise ValueError(f"must be an address such as {schemes[0]}://host:port")
+        return addresses
 
     return AfterValidator(check)
 
@@ -51,8 +52,8 @@ def _five_cron_fields(cron: str) -> str:
     return cron.strip()
 
 
-HttpUrl = Annotated[str, _url_with_scheme("http", "https")]
-NatsUrl = Annotated[str, _url_with_scheme("nats", "tls", "ws", "wss")]
+HttpUrl = Annotated[str, _addresses("http", "https")]
+NatsUrl = Annotated[str, _addresses("nats", "tls", "ws", "wss")]
 StorageLocation = Annotated[str, AfterValidator(_storage_location)]
 Cron = Annotated[str, AfterValidator(_five_cron_fields)]
 Weight = Annotated[float, Field(ge=0, le=1)]
@@ -67,11 +68,13 @@ class Settings(BaseSettings):
     )
 
     # Stream
-    nats_url: NatsUrl = Field("nats://nats:4222", description="The NATS server or cluster with JetStream.")
+    nats_url: NatsUrl = Field(
+        "nats://nats:4222", description="The NATS server with JetStream, or a cluster's, separated by commas."
+    )
     nats_user: str | None = Field(None, description="The service account, where the server asks for one.")
     nats_password: SecretStr | None = Field(None, description="The service account's password.")
     nats_credentials_file: Path | None = Field(None, description="A .creds file, instead of user and password.")
-    nats_replicas: Literal[1, 3, 5] = Field(1, description="Copies of each stream; 3 on a cluster.")
+    nats_replicas: int = Field(1, ge=1, le=5, description="Copies of each stream; 3 on a cluster.")
     agentzero_jetstream: bool = Field(True, description="Agent Zero publishes through JetStream.")
 
     # Warehouse

@@ -1,7 +1,8 @@
 """What all tests share: the real servers, and the rule that nothing is skipped where everything is installed."""
 
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -46,3 +47,9 @@ def settings_are_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     """A developer's own environment must not decide what the tests see."""
     for field in Settings.model_fields:
         monkeypatch.delenv(field.upper(), raising=False)
+
+
+@pytest.fixture
+def soak_count() -> Callable[[int, int], int]:
+    """`soak_count(small, full)`: the full count under `make soak`, else the small one."""
+    return lambda small, full: full if os.environ.get("RL_PIPELINE_SOAK") else small

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from rl_pipeline.settings import Settings, SettingsError, embedded_profile, load_settings
+from rl_pipeline.settings import Settings, SettingsError, child_environment, embedded_profile, load_settings
 
 SPECIFIED = {
     "NATS_URL": "nats://nats:4222",
@@ -43,6 +43,21 @@ def test_a_variable_of_the_environment_replaces_its_default(monkeypatch: pytest.
     assert (settings.rl_training_threshold, settings.nats_url) == (12, "tls://stream.example:4222")
 
 
+def test_a_cluster_is_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NATS_URL", "nats://one:4222,nats://two:4222")
+    assert load_settings().nats_url == "nats://one:4222,nats://two:4222"
+
+
+def test_a_child_process_reads_the_same_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CLICKHOUSE_PASSWORD", "hunter2")
+    monkeypatch.setenv("NATS_REPLICAS", "3")
+    profile = embedded_profile(tmp_path, nats_url="nats://127.0.0.1:4222", clickhouse_url="http://127.0.0.1:8123")
+    settings = load_settings().with_defaults(profile)
+    for variable, value in child_environment(settings, DAGSTER_HOME=str(tmp_path)).items():
+        monkeypatch.setenv(variable, value)
+    assert load_settings() == settings.model_copy(update={"dagster_home": tmp_path})
+
+
 def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RL_BASE_MODEL", "")
     assert load_settings().rl_base_model == "qwen2.5-32b-instruct"
@@ -72,6 +87,8 @@ def test_settings_cannot_be_changed_after_they_are_read() -> None:
         ({"RL_ALGORITHM": "alchemy"}, ["RL_ALGORITHM", "'ppo', 'dpo', 'rloo', 'grpo' or 'reinforce'"]),
         ({"RL_SCHEDULE_CRON": "daily"}, ["RL_SCHEDULE_CRON", "five fields"]),
         ({"NATS_URL": "localhost"}, ["NATS_URL", "nats://host:port"]),
+        ({"NATS_URL": "nats://one:4222,two:4222"}, ["NATS_URL", "nats://host:port"]),
+        ({"NATS_URL": "nats://agent:hunter2@nats:4222"}, ["NATS_URL", "must not carry"]),
         ({"CLICKHOUSE_URL": "clickhouse:9000"}, ["CLICKHOUSE_URL", "http://host:port"]),
         ({"MODEL_STORAGE_PATH": "ftp://models"}, ["MODEL_STORAGE_PATH", "s3://bucket/prefix"]),
         ({"CANARY_INITIAL_TRAFFIC": "10"}, ["CANARY_INITIAL_TRAFFIC", "less than or equal to 1"]),

@@ -1,50 +1,20 @@
-"""The directory of one embedded stack: who holds it, where its servers listen, what an earlier one left behind."""
+"""Holding the directory of an embedded stack, and ending what an earlier one left behind in it."""
 
 import contextlib
 import fcntl
-import json
 import os
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 
+from rl_pipeline.embedded.record import ChildProcess, StackRecord, read_record
 from rl_pipeline.errors import PipelineError
 
 
 class HomeUnusable(PipelineError):
     """The directory cannot hold a stack: not writable, or held by another."""
-
-
-@dataclass(frozen=True)
-class ChildProcess:
-    """A process of the stack. Its creation time tells it from a later process with the same id."""
-
-    pid: int
-    created: float
-
-
-@dataclass(frozen=True)
-class StackRecord:
-    """What `rl-pipeline up` writes down, so that other commands find its servers and a later `up` its leftovers."""
-
-    pid: int
-    started: str
-    urls: dict[str, str] = field(default_factory=dict)
-    processes: dict[str, ChildProcess] = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, text: str) -> "StackRecord":
-        """The inverse of `text`."""
-        values = json.loads(text)
-        processes = {name: ChildProcess(**child) for name, child in values.pop("processes").items()}
-        return cls(**values, processes=processes)
-
-    def text(self) -> str:
-        """The record as JSON, for people and for `parse`."""
-        return json.dumps(asdict(self), indent=2)
 
 
 class Home:
@@ -59,26 +29,24 @@ class Home:
         path.mkdir(parents=True, exist_ok=True)
         return path
 
-    def write_record(self, urls: dict[str, str], processes: dict[str, int]) -> None:
+    def write_record(self, urls: dict[str, str], pids: Mapping[str, int | None]) -> None:
         """Say where the servers listen and which processes belong to the stack; readers never see half of it."""
-        children = {name: ChildProcess(pid, psutil.Process(pid).create_time()) for name, pid in processes.items()}
+        processes = {
+            name: ChildProcess(pid, psutil.Process(pid).create_time()) if pid else None for name, pid in pids.items()
+        }
         started = datetime.fromtimestamp(psutil.Process().create_time(), tz=UTC).isoformat(timespec="seconds")
         target = self.directory / "stack.json"
         temporary = target.with_suffix(".tmp")
-        temporary.write_text(StackRecord(os.getpid(), started, urls, children).text())
+        temporary.write_text(StackRecord(os.getpid(), started, urls, processes).text())
         temporary.replace(target)
 
     def end_leftovers(self) -> list[str]:
         """Stop the processes that a killed `up` left behind, and name them."""
-        record = _read_record(self.directory)
-        ended = []
-        for name, child in (record.processes if record else {}).items():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process = psutil.Process(child.pid)
-                if process.create_time() == child.created:
-                    _end_tree(process)
-                    ended.append(name)
-        return ended
+        record = read_record(self.directory)
+        alive = {name: process for name, process in processes_of(record).items() if process} if record else {}
+        for process in alive.values():
+            _end_tree(process)
+        return list(alive)
 
 
 @contextlib.contextmanager
@@ -104,25 +72,22 @@ def hold(directory: Path) -> Iterator[Home]:
             (directory / "stack.json").unlink(missing_ok=True)
 
 
-def find_running_stack(directory: Path) -> StackRecord | None:
-    """The stack that holds the directory now, or None."""
-    with contextlib.suppress(OSError), (directory / "lock").open("r") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return _read_record(directory)
-    return None
+def processes_of(record: StackRecord) -> dict[str, psutil.Process | None]:
+    """The components that a record names, each with its process, or None when that has ended."""
+    return {name: _process(child) if child else None for name, child in record.processes.items()}
 
 
-def _read_record(directory: Path) -> StackRecord | None:
+def _process(child: ChildProcess) -> psutil.Process | None:
     try:
-        return StackRecord.parse((directory / "stack.json").read_text())
-    except FileNotFoundError:
+        process = psutil.Process(child.pid)
+        same = process.create_time() == child.created and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return None
+    return process if same else None
 
 
 def _held_by(directory: Path) -> str:
-    record = _read_record(directory)
+    record = read_record(directory)
     holder = (
         f"process {record.pid}, started {record.started}" if record else "another `rl-pipeline up` that is starting"
     )

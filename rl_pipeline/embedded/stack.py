@@ -16,14 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from rl_pipeline.embedded.home import Home, StackRecord, hold
+from rl_pipeline.embedded.home import Home, hold
 from rl_pipeline.embedded.nats_server import nats_answers, nats_server_command, write_nats_configuration
 from rl_pipeline.embedded.ports import LOOPBACK, choose_port, free_port, is_free
 from rl_pipeline.embedded.supervisor import Component, Supervisor
 from rl_pipeline.settings import Settings, child_environment, embedded_profile
 
 _PROBE_TIMEOUT_SECONDS = 2.0
-_DAEMON_QUERY = "{ instance { daemonHealth { allDaemonStatuses { required healthy } } } }"
+_DAEMON_QUERY = "{ instance { daemonHealth { allDaemonStatuses { required lastHeartbeatTime } } } }"
+# Ctrl-C, a service manager's stop, and a closed terminal.
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _INSTANCE_FILE = Path(__file__).with_name("dagster.yaml")
 
 
@@ -49,14 +51,6 @@ class Stack:
     supervisor: Supervisor
 
 
-def settings_of_running_stack(settings: Settings, record: StackRecord) -> Settings:
-    """The settings with which a command reaches the stack that runs in their home."""
-    urls = record.urls
-    return settings.with_defaults(
-        embedded_profile(settings.rl_pipeline_home, nats_url=urls["nats"], clickhouse_url=urls["clickhouse"])
-    )
-
-
 @contextlib.contextmanager
 def running_stack(
     settings: Settings,
@@ -67,7 +61,7 @@ def running_stack(
     """Start the stack, yield it when all of it serves, and stop it when the block ends, however it ends.
 
     `prepare_stores` is called once the servers answer and before Dagster starts: streams and tables come first.
-    SIGTERM and Ctrl-C request a stop; `Supervisor.watch` then returns.
+    Ctrl-C, SIGTERM and a closed terminal request a stop; `Supervisor.watch` then returns.
     """
     with hold(settings.rl_pipeline_home) as home:
         for name in home.end_leftovers():
@@ -115,7 +109,7 @@ def _nats(settings: Settings, home: Home) -> Component:
     return Component(
         name="nats",
         command=nats_server_command(configuration),
-        is_ready=lambda: nats_answers(port, server_name),
+        is_ready=lambda _: nats_answers(port, server_name),
         log=home.subdirectory("logs") / "nats.log",
         address=f"nats://{LOOPBACK}:{port}",
     )
@@ -128,7 +122,7 @@ def _clickhouse(settings: Settings, home: Home) -> Component:
     return Component(
         name="clickhouse",
         command=[sys.executable, "-m", "rl_pipeline.embedded.clickhouse_http", "--data", data, "--port", str(port)],
-        is_ready=lambda: _get(f"{url}/ping") is not None,
+        is_ready=lambda _: _get(f"{url}/ping") is not None,
         log=home.subdirectory("logs") / "clickhouse.log",
         address=url,
     )
@@ -149,7 +143,7 @@ def _dagster(settings: Settings, home: Home, ui_port: int) -> list[list[Componen
     ui = f"http://{LOOPBACK}:{ui_port}"
     logs = home.subdirectory("logs")
 
-    def component(name: str, command: list[str], is_ready: Callable[[], bool], address: str = "") -> Component:
+    def component(name: str, command: list[str], is_ready: Callable[[float], bool], address: str = "") -> Component:
         return Component(name, command, is_ready, logs / f"{name}.log", environment, address)
 
     code_server = component(
@@ -158,19 +152,19 @@ def _dagster(settings: Settings, home: Home, ui_port: int) -> list[list[Componen
             *(_program("dagster"), "api", "grpc", "--module-name", "rl_pipeline.definitions"),
             *("--host", LOOPBACK, "--port", str(code_port), "--use-python-environment-entry-point"),
         ],
-        lambda: not is_free(code_port),
+        lambda _: not is_free(code_port),
         f"grpc://{LOOPBACK}:{code_port}",
     )
     webserver = component(
         "ui",
         [_program("dagster-webserver"), "--host", LOOPBACK, "--port", str(ui_port), "--workspace", str(workspace)],
-        lambda: _get(f"{ui}/server_info") is not None,
+        lambda _: _get(f"{ui}/server_info") is not None,
         ui,
     )
     daemon = component(
         "daemon",
         [_program("dagster-daemon"), "run", "--workspace", str(workspace)],
-        lambda: _daemons_are_healthy(ui),
+        lambda since: _daemons_have_been_heard(ui, since),
     )
     return [[code_server], [webserver, daemon]]
 
@@ -190,12 +184,13 @@ def _get(url: str, body: bytes | None = None) -> bytes | None:
         return None
 
 
-def _daemons_are_healthy(ui: str) -> bool:
+def _daemons_have_been_heard(ui: str, since: float) -> bool:
+    """Dagster calls a daemon healthy long after its last heartbeat: only one of this start counts."""
     answer = _get(f"{ui}/graphql", json.dumps({"query": _DAEMON_QUERY}).encode())
     if answer is None:
         return False
     statuses = json.loads(answer)["data"]["instance"]["daemonHealth"]["allDaemonStatuses"]
-    return all(status["healthy"] for status in statuses if status["required"])
+    return all((status["lastHeartbeatTime"] or 0) >= since for status in statuses if status["required"])
 
 
 @contextlib.contextmanager
@@ -203,7 +198,7 @@ def _stop_on_signals(supervisor: Supervisor) -> Iterator[None]:
     def request_stop(_number: int, _frame: object) -> None:
         supervisor.stop_requested.set()
 
-    previous = {number: signal.signal(number, request_stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, request_stop) for number in _STOP_SIGNALS}
     try:
         yield
     finally:

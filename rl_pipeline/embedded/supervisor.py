@@ -28,11 +28,14 @@ class ComponentFailed(PipelineError):
 
 @dataclass(frozen=True)
 class Component:
-    """One process of a stack: how to start it, and how to know that it serves."""
+    """One process of a stack: how to start it, and how to know that it serves.
+
+    `is_ready(since)` says whether the process that was started at the Unix time `since` serves now.
+    """
 
     name: str
     command: list[str]
-    is_ready: Callable[[], bool]
+    is_ready: Callable[[float], bool]
     log: Path
     environment: Mapping[str, str] | None = None
     address: str = ""
@@ -45,7 +48,11 @@ class _Child:
     process: subprocess.Popen[bytes]
     log: IO[bytes]
     started: float
+    since: float
     ready: bool = False
+
+    def is_ready(self) -> bool:
+        return self.component.is_ready(self.since)
 
 
 @dataclass
@@ -61,11 +68,11 @@ class Supervisor:
     """Keeps a list of components running. All of its work happens in the calling thread.
 
     `report(component, state)` is called at every change of state with a sentence for people;
-    `on_change(pids)` with the ids of the running processes.
+    `on_change(pids)` with the process id of each component, None for one that waits for its restart.
     """
 
     report: Callable[[Component, str], None]
-    on_change: Callable[[dict[str, int]], None] = lambda _: None
+    on_change: Callable[[dict[str, int | None]], None] = lambda _: None
     clock: Callable[[], float] = time.monotonic
     stop_requested: Event = field(default_factory=Event)
     _children: dict[str, _Child] = field(default_factory=dict)
@@ -96,7 +103,7 @@ class Supervisor:
         for child in [child for child in self._children.values() if child not in beside]:
             if child.process.poll() is not None:
                 self._bury(child)
-            elif not child.ready and child.component.is_ready():
+            elif not child.ready and child.is_ready():
                 self._mark_ready(child)
         for pending in list(self._pending.values()):
             if self.clock() >= pending.not_before:
@@ -106,18 +113,24 @@ class Supervisor:
     def stop(self) -> None:
         """Stop everything, the last started first; each is asked, and killed only when it does not listen."""
         self._pending.clear()
-        for child in reversed(list(self._children.values())):
-            _signal_group(child.process, signal.SIGTERM)
-            try:
-                child.process.wait(STOP_PATIENCE_SECONDS)
-                self.report(child.component, "stopped")
-            except subprocess.TimeoutExpired:
-                self.report(child.component, f"did not stop in {STOP_PATIENCE_SECONDS:.0f} s and was killed")
-            # The group may hold grandchildren that outlived their parent.
-            _signal_group(child.process, signal.SIGKILL)
-            child.process.wait()
-            child.log.close()
-        self._children.clear()
+        children, self._children = self._children, {}
+        # The stack of callbacks runs to its end even when a report fails, as it does once the terminal is gone.
+        with contextlib.ExitStack() as latest_first:
+            for child in children.values():
+                latest_first.callback(self._stop, child)
+
+    def _stop(self, child: _Child) -> None:
+        _signal_group(child.process, signal.SIGTERM)
+        state = "stopped"
+        try:
+            child.process.wait(STOP_PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            state = f"did not stop in {STOP_PATIENCE_SECONDS:.0f} s and was killed"
+        # The group may hold grandchildren that outlived their parent.
+        _signal_group(child.process, signal.SIGKILL)
+        child.process.wait()
+        child.log.close()
+        self.report(child.component, state)
 
     def _spawn(self, component: Component) -> _Child:
         component.log.parent.mkdir(parents=True, exist_ok=True)
@@ -131,16 +144,16 @@ class Supervisor:
             # A group of its own: Ctrl-C reaches the supervisor alone, and a stop reaches grandchildren too.
             start_new_session=True,
         )
-        child = _Child(component, process, log, started=self.clock())
+        child = _Child(component, process, log, started=self.clock(), since=time.time())
         self._children[component.name] = child
-        self.on_change({name: running.process.pid for name, running in self._children.items()})
+        self._tell_change()
         return child
 
     def _await_readiness(self, child: _Child) -> None:
         component = child.component
         if child.process.poll() is not None:
             raise ComponentFailed(f"{component.name} {_ending(child.process)}: {last_words(component.log)}")
-        if component.is_ready():
+        if child.is_ready():
             self._mark_ready(child)
         elif self.clock() - child.started > component.ready_within_seconds:
             raise ComponentFailed(
@@ -164,7 +177,11 @@ class Supervisor:
         self._backoff[component.name] = min(2 * backoff, LONGEST_BACKOFF_SECONDS)
         self._pending[component.name] = _Pending(component, self.clock() + backoff)
         self.report(component, f"{_ending(child.process)}; restarting in {backoff:.0f} s; log: {component.log}")
-        self.on_change({name: running.process.pid for name, running in self._children.items()})
+        self._tell_change()
+
+    def _tell_change(self) -> None:
+        running = {name: child.process.pid for name, child in self._children.items()}
+        self.on_change({**dict.fromkeys(self._pending), **running})
 
 
 def last_words(log: Path) -> str:

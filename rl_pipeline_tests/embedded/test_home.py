@@ -10,8 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rl_pipeline.embedded.home import HomeUnusable, find_running_stack, hold
+from rl_pipeline.embedded.home import HomeUnusable, hold
 from rl_pipeline.embedded.ports import PortOccupied, choose_port, free_port, is_free
+from rl_pipeline.embedded.record import find_running_stack
 
 HOLD = """
 import pathlib, signal, subprocess, sys

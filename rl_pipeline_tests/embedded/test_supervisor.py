@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -34,7 +35,7 @@ def component(directory: Path, program: str, name: str = "server") -> Component:
     return Component(
         name=name,
         command=[sys.executable, "-c", program, str(directory)],
-        is_ready=(directory / "ready").exists,
+        is_ready=lambda _: (directory / "ready").exists(),
         log=directory / "log",
     )
 
@@ -56,14 +57,14 @@ class Watched:
     def __init__(self) -> None:
         self.now = 0.0
         self.said: list[str] = []
-        self.pids: dict[str, int] = {}
+        self.pids: dict[str, Any] = {}
         self.supervisor = Supervisor(
             report=lambda child, state: self.said.append(f"{child.name} {state}"),
             on_change=self.pids_changed,
             clock=lambda: self.now,
         )
 
-    def pids_changed(self, pids: dict[str, int]) -> None:
+    def pids_changed(self, pids: dict[str, Any]) -> None:
         self.pids = pids
 
 
@@ -77,7 +78,7 @@ def watched() -> Iterator[Watched]:
 def test_start_returns_when_every_component_is_ready(watched: Watched, tmp_path: Path) -> None:
     components = [component(tmp_path / name, SERVE, name) for name in ("one", "two")]
     watched.supervisor.start(components)
-    assert all(child.is_ready() for child in components)
+    assert all((tmp_path / name / "ready").exists() for name in ("one", "two"))
     assert sorted(watched.said) == ["one ready", "two ready"]
     assert sorted(watched.pids) == ["one", "two"]
 
@@ -92,13 +93,13 @@ def test_a_killed_child_is_reported_and_started_again_after_its_backoff(watched:
 
     watched.supervisor.tick()
     assert watched.said[-1].startswith("server was ended by SIGKILL; restarting in 1 s")
-    assert "server" not in watched.pids, "a dead child must not be recorded as running"
+    assert watched.pids == {"server": None}, "a dead child must not be recorded as running"
     watched.supervisor.tick()
-    assert "server" not in watched.pids, "it must wait for the backoff"
+    assert watched.pids == {"server": None}, "it must wait for the backoff"
 
     watched.now += 1.0
     watched.supervisor.tick()
-    assert watched.pids["server"] != first
+    assert watched.pids["server"] not in (None, first)
     wait_until((tmp_path / "ready").exists)
     watched.supervisor.tick()
     assert watched.said[-1] == "server ready"
@@ -156,6 +157,19 @@ def test_stop_ends_children_and_grandchildren_and_closes_the_latest_first(watche
     watched.supervisor.stop()
     wait_until(lambda: not any(is_alive(pid) for pid in family))
     assert watched.said[-2:] == ["two stopped", "one stopped"]
+
+
+def test_stop_ends_everything_even_when_nobody_can_be_told(watched: Watched, tmp_path: Path) -> None:
+    watched.supervisor.start([component(tmp_path / name, SERVE, name) for name in ("one", "two")])
+    pids = list(watched.pids.values())
+
+    def terminal_is_gone(_child: Component, _state: str) -> None:
+        raise BrokenPipeError
+
+    watched.supervisor.report = terminal_is_gone
+    with pytest.raises(BrokenPipeError):
+        watched.supervisor.stop()
+    assert not any(is_alive(pid) for pid in pids)
 
 
 def test_a_child_that_does_not_listen_is_killed_and_said_so(

@@ -1,0 +1,1 @@
+"""One file per asset of the lineage, with its checks."""

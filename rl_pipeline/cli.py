@@ -1,0 +1,192 @@
+"""`rl-pipeline`: the commands for people. Each reads the settings, opens the stores, and makes one call."""
+
+import sys
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from random import SystemRandom
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rl_pipeline.embedded.record import find_running_stack, settings_of_running_stack
+from rl_pipeline.errors import PipelineError
+from rl_pipeline.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
+    from rl_pipeline.stores.jetstream import JetStream
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="The closed loop that makes LLM agents better from their own experience.",
+)
+contracts = typer.Typer(no_args_is_help=True, help="The message contracts and their JSON Schemas.")
+streams = typer.Typer(no_args_is_help=True, help="The JetStream streams and consumers.")
+warehouse = typer.Typer(no_args_is_help=True, help="The ClickHouse tables.")
+app.add_typer(contracts, name="contracts")
+app.add_typer(streams, name="streams")
+app.add_typer(warehouse, name="warehouse")
+
+
+def main() -> None:
+    """Run a command; a failure that a person can act on is one line on standard error."""
+    try:
+        app()
+    except PipelineError as refused:
+        typer.echo(f"rl-pipeline: {refused}", err=True)
+        sys.exit(1)
+    except ModuleNotFoundError as absent:
+        typer.echo(
+            f"rl-pipeline: this command needs more than an agent does ({absent.name}): "
+            "pip install 'rl-pipeline[pipeline]'",
+            err=True,
+        )
+        sys.exit(1)
+
+
+@app.command()
+def up() -> None:
+    """Start NATS, ClickHouse and Dagster on this machine; Ctrl-C stops them."""
+    from rl_pipeline.embedded.stack import running_stack
+
+    with running_stack(load_settings(), report=typer.echo, prepare_stores=_prepare_stores) as stack:
+        if not stack.supervisor.stop_requested.is_set():
+            typer.echo(f"\nThe UI is at {stack.addresses.ui}. Try: rl-pipeline publish --sample 10")
+        stack.supervisor.watch()
+
+
+@app.command()
+def status() -> None:
+    """Say of each component of the embedded stack whether it runs; exit code 1 when one does not."""
+    from rl_pipeline.embedded.home import processes_of
+
+    settings = load_settings()
+    record = find_running_stack(settings.rl_pipeline_home)
+    if record is None:
+        raise PipelineError(f"no stack runs in {settings.rl_pipeline_home.resolve()}: start one with `rl-pipeline up`")
+    components = processes_of(record)
+    for name, process in components.items():
+        typer.echo(f"{name:<12} {'running' if process else 'down':<8} {record.urls.get(name, '')}".rstrip())
+    if not all(components.values()):
+        raise typer.Exit(1)
+
+
+@app.command()
+def demo() -> None:
+    """Run the loop on embedded servers, as far as it is built, and show what happened."""
+    from rl_pipeline.embedded.demo import run_demo
+
+    run_demo(load_settings(), tell=typer.echo, prepare_stores=_prepare_stores)
+
+
+@app.command()
+def publish(
+    files: Annotated[list[Path] | None, typer.Argument(help="JSON or JSON-lines files; - is standard input.")] = None,
+    subject: Annotated[str, typer.Option(help="The subject to publish on.")] = "agent.rl.trajectory.v1",
+    sample: Annotated[int, typer.Option(min=0, help="Publish this many made-up trajectories.")] = 0,
+) -> None:
+    """Publish messages; all of them are checked first, and nothing is published when one is refused."""
+    from rl_pipeline.collection.publishing import outgoing_message
+    from rl_pipeline.collection.reading import read_messages
+    from rl_pipeline.collection.samples import sample_trajectories
+
+    if bool(files) == bool(sample):
+        raise PipelineError("name the files to publish, or say --sample 10")
+    if sample:
+        made_up = sample_trajectories(sample, now=datetime.now(UTC), randomness=SystemRandom())
+        messages = [outgoing_message(trajectory) for trajectory in made_up]
+    else:
+        messages = [outgoing_message(message) for message in read_messages(subject, files or [])]
+    with _stream(_settings()) as stream:
+        stored = stream.publish_many(messages)
+    duplicates = sum(published.duplicate for published in stored)
+    typer.echo(
+        f"published {len(stored) - duplicates} messages, the last with sequence "
+        f"{max(published.sequence for published in stored)}; {duplicates} were there already"
+    )
+
+
+@contracts.command("check")
+def contracts_check() -> None:
+    """Fail when the JSON Schema files are not those that the models make."""
+    from rl_pipeline.contracts.schemas import schema_drift
+
+    drift = schema_drift()
+    if drift:
+        raise PipelineError(f"{', '.join(drift)} differ from the models: run `rl-pipeline contracts write`")
+    typer.echo("the schema files are those that the models make")
+
+
+@contracts.command("write")
+def contracts_write() -> None:
+    """Write the JSON Schema files and topics.json anew from the models."""
+    from rl_pipeline.contracts.schemas import write_schemas
+
+    write_schemas()
+
+
+@streams.command("bootstrap")
+def streams_bootstrap() -> None:
+    """Create the streams and consumers that are missing, and report what differs; nothing is overwritten."""
+    _bootstrap_streams(_settings())
+
+
+@warehouse.command("migrate")
+def warehouse_migrate() -> None:
+    """Bring the tables to this version."""
+    _migrate_warehouse(_settings())
+
+
+def _settings() -> Settings:
+    """The environment's settings; where it names no servers, those of the stack that runs in the home."""
+    settings = load_settings()
+    record = find_running_stack(settings.rl_pipeline_home)
+    return settings_of_running_stack(settings, record) if record else settings
+
+
+def _stream(settings: Settings) -> "JetStream":
+    from rl_pipeline.stores.jetstream import JetStream
+
+    return JetStream.connect(
+        settings.nats_url,
+        user=settings.nats_user,
+        password=settings.nats_password.get_secret_value() if settings.nats_password else None,
+        credentials_file=settings.nats_credentials_file,
+        name="rl-pipeline",
+    )
+
+
+def _warehouse(settings: Settings) -> "ClickHouseWarehouse":
+    from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
+
+    return ClickHouseWarehouse.connect(
+        settings.clickhouse_url,
+        database=settings.clickhouse_database,
+        user=settings.clickhouse_user,
+        password=settings.clickhouse_password.get_secret_value(),
+    )
+
+
+def _prepare_stores(settings: Settings) -> None:
+    """Streams and tables, before anything reads them."""
+    _bootstrap_streams(settings)
+    _migrate_warehouse(settings)
+
+
+def _bootstrap_streams(settings: Settings) -> None:
+    from rl_pipeline.stores.topology import bootstrap
+
+    with _stream(settings) as stream:
+        report = bootstrap(stream, replicas=settings.nats_replicas)
+    typer.echo(str(report))
+
+
+def _migrate_warehouse(settings: Settings) -> None:
+    from rl_pipeline.stores.migrate import migrate
+
+    with closing(_warehouse(settings)) as tables:
+        applied = migrate(tables, cluster=settings.clickhouse_cluster)
+    typer.echo(f"tables       {', '.join(applied) if applied else 'up to date'}")

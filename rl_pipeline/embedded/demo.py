@@ -1,0 +1,66 @@
+"""`make demo`: what is built of the loop, for real: agents publish, the stream keeps, Dagster observes."""
+
+from collections.abc import Callable
+from contextlib import closing
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from rl_pipeline.collection.publishing import outgoing_trajectory
+from rl_pipeline.collection.samples import sample_trajectories
+from rl_pipeline.embedded.stack import Stack, running_stack
+from rl_pipeline.errors import PipelineError
+from rl_pipeline.settings import Settings
+from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
+from rl_pipeline.stores.jetstream import JetStream
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_TRAJECTORIES = 200
+_PATIENCE_SECONDS = 120.0
+_LAST_OBSERVATION = """
+    SELECT observed_at, messages, bytes, last_sequence, lag, erased, overrun
+    FROM stream_observations FINAL ORDER BY observed_at DESC LIMIT 1
+"""
+
+
+class DemoFailed(PipelineError):
+    """The demo did not come to its end; the text says where to look."""
+
+
+def run_demo(settings: Settings, *, tell: Callable[[str], None], prepare_stores: Callable[[Settings], None]) -> None:
+    """Start a stack of its own, publish to it, and wait until Dagster has seen and stored what arrived."""
+    foreign = [name.upper() for name in ("nats_url", "clickhouse_url") if name in settings.model_fields_set]
+    if foreign:
+        raise DemoFailed(f"the demo makes up data and must not reach real servers: unset {' and '.join(foreign)}")
+    own_home = settings.model_copy(update={"rl_pipeline_home": settings.rl_pipeline_home / "demo"})
+    with running_stack(own_home, report=tell, prepare_stores=prepare_stores) as stack:
+        last = _publish(stack, tell)
+        seen = _await_observation(stack, last)
+        tell(f"\nDagster's sensor has observed the stream; ClickHouse keeps what it saw:\n{seen}\n")
+
+
+def _publish(stack: Stack, tell: Callable[[str], None]) -> int:
+    with JetStream.connect(stack.settings.nats_url) as stream:
+        started = monotonic()
+        stored = stream.publish_many(outgoing_trajectory(sample) for sample in sample_trajectories(_TRAJECTORIES))
+        took = monotonic() - started
+        last = max(published.sequence for published in stored)
+        tell(f"\n{len(stored)} trajectories are on disk in JetStream after {took:.2f} s, the last as sequence {last}")
+        return last
+
+
+def _await_observation(stack: Stack, sequence: int) -> "pl.DataFrame":
+    settings = stack.settings
+    deadline = monotonic() + _PATIENCE_SECONDS
+    with closing(ClickHouseWarehouse.connect(settings.clickhouse_url, database=settings.clickhouse_database)) as tables:
+        while not stack.supervisor.stop_requested.wait(0.5):
+            stack.supervisor.tick()
+            seen = tables.query(_LAST_OBSERVATION)
+            if seen.height and seen["last_sequence"][0] >= sequence:
+                return seen
+            if monotonic() > deadline:
+                raise DemoFailed(
+                    f"Dagster saw nothing in {_PATIENCE_SECONDS:.0f} s: see the logs in {settings.rl_pipeline_home}"
+                )
+    raise DemoFailed("interrupted")

@@ -1,0 +1,66 @@
+"""What a running stack writes down of itself, and how other commands find it. Needs no more than an agent has."""
+
+import contextlib
+import fcntl
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from rl_pipeline.settings import Settings, embedded_profile
+
+
+@dataclass(frozen=True)
+class ChildProcess:
+    """A process of the stack. Its creation time tells it from a later process with the same id."""
+
+    pid: int
+    created: float
+
+
+@dataclass(frozen=True)
+class StackRecord:
+    """What `rl-pipeline up` writes down, so that other commands find its servers and a later `up` its leftovers."""
+
+    pid: int
+    started: str
+    urls: dict[str, str] = field(default_factory=dict)
+    processes: dict[str, ChildProcess | None] = field(default_factory=dict)
+    """Each component's process; None while it waits for its restart."""
+
+    @classmethod
+    def parse(cls, text: str) -> "StackRecord":
+        """The inverse of `text`."""
+        values = json.loads(text)
+        children = values.pop("processes").items()
+        processes = {name: ChildProcess(**child) if child else None for name, child in children}
+        return cls(**values, processes=processes)
+
+    def text(self) -> str:
+        """The record as JSON, for people and for `parse`."""
+        return json.dumps(asdict(self), indent=2)
+
+
+def find_running_stack(directory: Path) -> StackRecord | None:
+    """The stack that holds the directory now, or None."""
+    with contextlib.suppress(OSError), (directory / "lock").open("r") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return read_record(directory)
+    return None
+
+
+def read_record(directory: Path) -> StackRecord | None:
+    """The last record written in the directory, whether or not its stack still runs."""
+    try:
+        return StackRecord.parse((directory / "stack.json").read_text())
+    except FileNotFoundError:
+        return None
+
+
+def settings_of_running_stack(settings: Settings, record: StackRecord) -> Settings:
+    """The settings with which a command reaches the stack that runs in their home."""
+    urls = record.urls
+    return settings.with_defaults(
+        embedded_profile(settings.rl_pipeline_home, nats_url=urls["nats"], clickhouse_url=urls["clickhouse"])
+    )

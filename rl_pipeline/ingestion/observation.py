@@ -1,0 +1,80 @@
+"""What can be said of the trajectory stream without reading a message of it."""
+
+from dataclasses import asdict, dataclass
+from datetime import datetime
+
+from rl_pipeline.stores.stream import StreamState
+from rl_pipeline.stores.warehouse import Warehouse
+
+
+@dataclass(frozen=True)
+class StreamObservation:
+    """The stream at one moment, beside what the ledger has of it."""
+
+    stream: str
+    observed_at: datetime
+    first_sequence: int
+    last_sequence: int
+    messages: int
+    bytes: int
+    ingested_up_to: int
+    lag: int
+    """Messages that wait to be ingested."""
+    erased: int
+    """Sequences missing between the stream's first and last: taken out one by one, as erasure does."""
+    overrun: int
+    """Sequences that retention took before they were ingested: lost."""
+
+    @property
+    def cursor(self) -> str:
+        """Equal for two observations that tell the same story."""
+        return f"{self.first_sequence}-{self.last_sequence}/{self.messages}@{self.ingested_up_to}"
+
+    def row(self) -> dict[str, object]:
+        """The observation as a row of the table `stream_observations`."""
+        return asdict(self)
+
+
+def observe(state: StreamState, *, ingested_up_to: int, now: datetime) -> StreamObservation:
+    """Compare the stream with the ledger's watermark, the sequence up to which everything has been ingested.
+
+    `lag` counts messages, not sequences: what was erased or overrun waits for nobody.
+    """
+    waiting = max(0, state.last_sequence - max(ingested_up_to, state.first_sequence - 1))
+    return StreamObservation(
+        stream=state.name,
+        observed_at=now,
+        first_sequence=state.first_sequence,
+        last_sequence=state.last_sequence,
+        messages=state.messages,
+        bytes=state.bytes,
+        ingested_up_to=ingested_up_to,
+        lag=min(waiting, state.messages),
+        erased=state.deleted,
+        overrun=max(0, state.first_sequence - 1 - ingested_up_to),
+    )
+
+
+def ledger_watermark(warehouse: Warehouse, stream: str) -> int:
+    """The sequence up to which the ledger has no hole; 0 when it has nothing of the stream."""
+    found = warehouse.query(
+        """
+        SELECT minIf(sequence, following != sequence + 1) AS watermark
+        FROM (
+            SELECT sequence, leadInFrame(sequence) OVER (
+                ORDER BY sequence ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING
+            ) AS following
+            FROM trajectory_ledger FINAL
+            WHERE stream = {stream:String}
+        )
+        """,
+        parameters={"stream": stream},
+    )
+    return int(found["watermark"][0])
+
+
+def record(warehouse: Warehouse, seen: StreamObservation) -> None:
+    """Keep the observation for reports; the same observation twice is kept once."""
+    import polars as pl
+
+    warehouse.insert("stream_observations", pl.DataFrame([seen.row()]))

@@ -1,0 +1,1 @@
+"""ConfigurableResources that open the adapters of `stores`; no logic of their own."""

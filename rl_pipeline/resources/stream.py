@@ -1,0 +1,31 @@
+"""The stream as a Dagster resource."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import dagster as dg
+from pydantic import Field
+
+from rl_pipeline.stores.jetstream import JetStream
+from rl_pipeline.stores.stream import Stream
+
+
+class StreamResource(dg.ConfigurableResource[Stream]):
+    """Opens the JetStream adapter. One connection per `open`: ticks and runs are processes of their own."""
+
+    url: str = Field(description="The NATS server or cluster with JetStream.")
+    user: str | None = Field(None, description="The service account, where the server asks for one.")
+    password: str | None = Field(None, description="The service account's password.")
+    credentials_file: str | None = Field(None, description="A .creds file, instead of user and password.")
+
+    @contextmanager
+    def open(self) -> Iterator[Stream]:
+        """A connection for the length of the block; raises `StreamUnavailable` when there is no server."""
+        with JetStream.connect(
+            self.url,
+            user=self.user,
+            password=self.password,
+            credentials_file=self.credentials_file,
+            name="rl-pipeline-dagster",
+        ) as stream:
+            yield stream

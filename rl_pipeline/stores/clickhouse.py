@@ -1,0 +1,351 @@
+"""The warehouse over `clickhouse-connect`: a server, a cluster or the embedded front by HTTP, or chdb right here."""
+
+import io
+import re
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import clickhouse_connect
+import polars as pl
+import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
+from clickhouse_connect.driver.binding import quote_identifier
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import ClickHouseError, Error, ProgrammingError
+from clickhouse_connect.driver.httputil import get_pool_manager
+from urllib3 import HTTPResponse
+from urllib3.exceptions import HTTPError
+
+from rl_pipeline.stores.warehouse import WarehouseError, WarehouseUnavailable
+
+T = TypeVar("T")
+
+_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+_PIECE = 16 << 20
+_TAIL = 16 << 10
+_UNKNOWN_COLUMN = 16
+_OUT_OF_RANGE = 321
+
+_INSERT = {
+    # An insert is stored or refused before it is acknowledged, by itself, even if the same rows came before.
+    "async_insert": 0,
+    "insert_deduplicate": 0,
+    # One block, and so one part of the table, whatever its size: that is what makes it all or nothing.
+    "max_insert_threads": 1,
+    "max_insert_block_size": 1 << 40,
+    "min_insert_block_size_rows": 1 << 40,
+    "min_insert_block_size_bytes": 0,
+    # A null is an error where the column takes none, not silently its default.
+    "input_format_null_as_default": 0,
+}
+_RESULT = {"output_format_arrow_string_as_string": 1, "output_format_arrow_fixed_string_as_fixed_byte_array": 0}
+_INTEGERS = {
+    str(kind): kind for kind in (pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64)
+}
+
+_ERROR_NAME = re.compile(r"\(([A-Z][A-Z0-9_]*)\)(?: \(version [^()]*(?:\([^()]*\))?\))?(?: \(for url [^()]*\))?\s*$")
+_ERROR_CODE = re.compile(r"Code: (\d+)\.")
+# Codes whose texts hold names from the statement and nothing from the rows, up to the statement itself.
+_NAMES_ONLY = {16, 46, 47, 57, 60, 81, 115}
+_NAMES_TEXT = re.compile(
+    r"DB::Exception: (?!Code: )(.{1,300}?)(?:\. |[.]? ?[Ii]n scope | \([A-Z0-9_-]+\)|$)", re.DOTALL
+)
+_ADVICE = {
+    60: "create the tables with `rl-pipeline warehouse migrate`",
+    81: "create the database with `rl-pipeline warehouse migrate`",
+    **dict.fromkeys((192, 193, 194, 516), "check the user and the password"),
+    241: "ask for less at once, or give ClickHouse more memory",
+}
+
+
+class ClickHouseWarehouse:
+    """A `Warehouse` on ClickHouse; the same client, whether the engine is far, near or in this process."""
+
+    def __init__(self, client: Client, database: str, address: str, *, near: bool) -> None:
+        # Set late, since the client would refuse to start on a database that migrations have yet to create.
+        client.database = database
+        self._client = client
+        self._database = database
+        self._address = address
+        # Across a network Arrow's own compression saves bytes; within the machine it only costs time.
+        self._codec = None if near else "lz4"
+        self._result_settings = _RESULT | {"output_format_arrow_compression_method": "none" if near else "lz4_frame"}
+
+    @classmethod
+    def connect(cls, url: str, database: str, user: str = "default", password: str = "") -> "ClickHouseWarehouse":
+        """Connect to ClickHouse's HTTP interface at `url`. The database need not exist yet.
+
+        No session: ClickHouse runs the queries of one session one after the other.
+        """
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        if parts.scheme not in {"http", "https"} or not host:
+            raise WarehouseUnavailable("the warehouse's address is not http(s)://host:port: correct CLICKHOUSE_URL")
+        near = host in _LOOPBACK
+        address = f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port else "") + parts.path
+        # The pool is the client's own, so that closing closes it; a proxy in the environment is not for this machine.
+        pool = {"pool_mgr": get_pool_manager()} if near else {"dedicated_pool": True}
+        client = _ask(
+            address,
+            "the connection",
+            lambda: clickhouse_connect.get_client(
+                interface=parts.scheme,
+                host=host,
+                port=parts.port or (443 if parts.scheme == "https" else 8123),
+                proxy_path=parts.path,
+                username=user,
+                password=password,
+                compress=False,
+                autogenerate_session_id=False,
+                **pool,
+            ),
+        )
+        return cls(client, database, address, near=near)
+
+    @classmethod
+    def in_process(cls, directory: Path, database: str = "rl_pipeline") -> "ClickHouseWarehouse":
+        """Open chdb on the directory, which no other process may have open. Spawn children, never fork them."""
+        address = f"chdb in {directory}"
+        try:
+            client = clickhouse_connect.get_client(interface="chdb", path=str(directory))
+        except ClickHouseError:
+            raise WarehouseUnavailable(
+                f"the engine cannot open {directory}: stop the process that holds it, or make it writable"
+            ) from None
+        return cls(client, database, address, near=True)
+
+    @property
+    def database(self) -> str:
+        return self._database
+
+    def create_database(self, cluster: str | None = None) -> None:
+        on_cluster = f" ON CLUSTER {quote_identifier(cluster)}" if cluster else ""
+        sql = f"CREATE DATABASE IF NOT EXISTS {quote_identifier(self._database)}{on_cluster}"
+        _ask(self._address, "a statement", lambda: self._client.command(sql, use_database=False))
+
+    def execute(
+        self, sql: str, parameters: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None
+    ) -> None:
+        _ask(
+            self._address,
+            "a statement",
+            lambda: self._client.command(sql, parameters=dict(parameters or {}), settings=dict(settings or {})),
+        )
+
+    def query(
+        self, sql: str, parameters: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None
+    ) -> pl.DataFrame:
+        with self._result(sql, parameters, settings) as reader:
+            table = reader.read_all()
+        return _frame(table)
+
+    def stream(
+        self, sql: str, parameters: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None
+    ) -> Iterator[pl.DataFrame]:
+        with self._result(sql, parameters, settings) as reader:
+            for batch in reader:
+                if batch.num_rows:
+                    yield _frame(pa.Table.from_batches([batch]))
+
+    @contextmanager
+    def _result(
+        self, sql: str, parameters: Mapping[str, Any] | None, settings: Mapping[str, Any] | None
+    ) -> Iterator[pa.RecordBatchReader]:
+        response = _ask(
+            self._address,
+            "a query",
+            lambda: self._client.raw_stream(
+                sql, dict(parameters or {}), self._result_settings | dict(settings or {}), fmt="ArrowStream"
+            ),
+        )
+        source = _Source(response)
+        try:
+            yield pa.ipc.open_stream(source)
+            source.drain()
+        except (pa.ArrowException, OSError, HTTPError):
+            raise _broken_result(source, self._address) from None
+        finally:
+            source.close()
+
+    def insert(self, table: str, rows: pl.DataFrame) -> int:
+        if rows.is_empty():
+            return 0
+        described = self.query(f"DESCRIBE TABLE {quote_identifier(table)}")
+        kinds = dict(zip(described["name"], described["type"], strict=True))
+        content = _arrow_stream(_fitted(table, rows, kinds), self._codec)
+        _ask(
+            self._address,
+            f"the insert into {table}",
+            lambda: self._client.raw_insert(
+                quote_identifier(table),
+                rows.columns,
+                # A view, which the driver cannot send twice by itself: after a broken connection nobody knows
+                # whether the rows are stored, and a second copy of them would be a lie.
+                memoryview(content),  # type: ignore[arg-type]
+                settings=_INSERT,
+                fmt="ArrowStream",
+            ),
+            rows.columns,
+        )
+        return rows.height
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _fitted(table: str, rows: pl.DataFrame, kinds: Mapping[str, str]) -> pl.DataFrame:
+    """The rows with integers in the table's own types: ClickHouse itself would wrap 300 into a UInt8 as 44."""
+    if unknown := [name for name in rows.columns if name not in kinds]:
+        raise WarehouseError(f"{table} has no column {', '.join(unknown)}: correct its name", _UNKNOWN_COLUMN)
+    fitted = {}
+    for name, kind in rows.schema.items():
+        target = _INTEGERS.get(re.sub(r"Nullable\((.*)\)|LowCardinality\((.*)\)", r"\1\2", kinds[name]))
+        if target is None or kind == target:
+            continue
+        if kind.is_float() or kind.is_decimal():
+            raise WarehouseError(f"{table}.{name} is {kinds[name]}, not {kind}: round the values first", _OUT_OF_RANGE)
+        if kind.is_integer():
+            fitted[name] = rows[name].cast(target, strict=False)
+            if fitted[name].null_count() > rows[name].null_count():
+                raise WarehouseError(
+                    f"{table}.{name} is {kinds[name]}, which cannot hold every value: correct the rows", _OUT_OF_RANGE
+                )
+    return rows.with_columns(**fitted)
+
+
+def _arrow_stream(rows: pl.DataFrame, codec: str | None) -> pa.Buffer:
+    table = rows.to_arrow(compat_level=pl.CompatLevel.oldest())
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def _frame(table: pa.Table) -> pl.DataFrame:
+    try:
+        # ClickHouse's String holds any bytes, and Polars crashes the process on a text that is not UTF-8.
+        table.validate(full=True)
+    except pa.ArrowInvalid as error:
+        found = re.match(r"Column (\d+)", str(error))
+        name = table.column_names[int(found.group(1))] if found else "a column"
+        raise WarehouseError(f"{name} is not UTF-8 text: select it through hex() or base64Encode()") from None
+    for number, column in enumerate(table.schema):
+        if isinstance(column.type, pa.UuidType):
+            table = table.set_column(number, column.name, _uuid_text(table.column(number)))
+        elif isinstance(column.type, pa.BaseExtensionType):
+            table = table.set_column(number, column.name, table.column(number).cast(column.type.storage_type))
+    frame = pl.from_arrow(table, rechunk=False)
+    return frame if isinstance(frame, pl.DataFrame) else frame.to_frame()
+
+
+def _uuid_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    digits = pl.Series(column.cast(pa.binary())).bin.encode("hex")
+    groups = [digits.str.slice(start, size) for start, size in ((0, 8), (8, 4), (12, 4), (16, 4), (20, 12))]
+    joined = pl.select(pl.concat_str(groups, separator="-")).to_series()
+    return pa.chunked_array([joined.to_arrow(compat_level=pl.CompatLevel.oldest())])
+
+
+class _Source(io.RawIOBase):
+    """A result's bytes; remembers the last of them, where ClickHouse writes what went wrong underway."""
+
+    def __init__(self, response: Any) -> None:
+        self._response = response
+        # By pieces of the transport: read(n) would drop the end of a response that breaks off.
+        by_http = isinstance(response, HTTPResponse)
+        self._pieces: Iterator[bytes] = (
+            response.stream(_PIECE, decode_content=False) if by_http else iter(lambda: response.read(_PIECE), b"")
+        )
+        self._rest = memoryview(b"")
+        self._tail = b""
+
+    def read(self, size: int = -1) -> bytes | memoryview:  # type: ignore[override]  # Arrow takes a view as well
+        wanted = size if size >= 0 else sys.maxsize
+        parts = []
+        while wanted and (self._rest or self._next_piece()):
+            parts.append(self._rest[:wanted])
+            self._rest = self._rest[wanted:]
+            wanted -= len(parts[-1])
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _next_piece(self) -> bool:
+        piece = next(self._pieces, b"")
+        self._rest = memoryview(piece)
+        self._tail = (self._tail + piece[-_TAIL:])[-_TAIL:]
+        return bool(piece)
+
+    def drain(self) -> None:
+        """Read what follows the last batch, so that the connection can be used again."""
+        while self._next_piece():
+            pass
+
+    def error_code(self) -> int | None:
+        """The code of the error that ended the result, if ClickHouse had the time to write it."""
+        with suppress(OSError, HTTPError):  # the connection ends after the error
+            self.drain()
+        tag = getattr(self._response, "headers", {}).get("X-ClickHouse-Exception-Tag")
+        reported = self._tail.rpartition(f"__exception__\r\n{tag}".encode())[2] if tag else b""
+        found = _ERROR_CODE.search(reported.decode(errors="replace"))
+        return int(found.group(1)) if found else None
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._response.close()
+        super().close()
+
+
+def _broken_result(source: _Source, address: str) -> WarehouseError | WarehouseUnavailable:
+    code = source.error_code()
+    if code is None:
+        return WarehouseUnavailable(f"the result from {address} broke off: see that ClickHouse runs, and ask again")
+    return WarehouseError(f"ClickHouse failed with code {code} in the middle of a result: correct the query", code)
+
+
+def _ask(address: str, what: str, call: Callable[[], T], columns: Collection[str] = ()) -> T:
+    """Call the driver. Its errors quote values, so they are not even kept as the context of ours."""
+    try:
+        return call()
+    except ClickHouseError as error:
+        failure = _failure(address, what, error, columns)
+    except (HTTPError, OSError):
+        failure = _unavailable(address)
+    raise failure
+
+
+def _unavailable(address: str) -> WarehouseUnavailable:
+    return WarehouseUnavailable(f"ClickHouse does not answer at {address}: start it, or correct CLICKHOUSE_URL")
+
+
+def _failure(
+    address: str, what: str, error: ClickHouseError, columns: Collection[str]
+) -> WarehouseError | WarehouseUnavailable:
+    text = str(error)
+    code = error.code if isinstance(error, Error) else None
+    if code is None and (found := _ERROR_CODE.search(text)):
+        code = int(found.group(1))
+    if code is None and isinstance(error, ProgrammingError):
+        known = re.match(r"Setting \w+ is unknown or readonly", text)
+        return WarehouseError(f"{what} was refused before it was sent: {known.group() if known else 'correct it'}")
+    if code is None:
+        return _unavailable(address)
+    found = _ERROR_NAME.search(text)
+    name = found.group(1) if found else "an error"
+    detail = _detail(code, text, columns)
+    advice = _ADVICE.get(code, "correct the rows or the table" if columns else "correct the statement")
+    return WarehouseError(f"ClickHouse refused {what} with {name} ({code}){detail}: {advice}", code)
+
+
+def _detail(code: int, text: str, columns: Collection[str]) -> str:
+    """What may be told of an error's text: names and positions, and nothing that could be a value."""
+    if code in _NAMES_ONLY and (found := _NAMES_TEXT.search(text)):
+        return f", {found.group(1)}"
+    if code == 62 and (found := re.search(r"failed at position \d+", text)):
+        return f", it {found.group()}"
+    if code == 469 and (found := re.search(r"DB::Exception: Constraint `(\w+)`", text)):
+        return f", constraint {found.group(1)}"
+    named = [name for name in columns if f"while converting column `{name}`" in text]
+    return f", column {named[0]}" if len(named) == 1 else ""

@@ -1,0 +1,208 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from rl_pipeline.contracts import ALL_TOPICS, ContractError, parse_message, schema_drift, write_schemas
+from rl_pipeline.contracts.fields import ContractModel
+from rl_pipeline.contracts.schemas import CONTRACTS_DIRECTORY
+from rl_pipeline_tests.contracts.documents import at, examples, places, replaced, schema_of, without
+
+VALIDATORS = {subject: jsonschema_rs.validator_for(schema_of(subject), validate_formats=True) for subject in ALL_TOPICS}
+
+
+def models(model: type[ContractModel] = ContractModel) -> list[type[ContractModel]]:
+    """Every contract model that is part of a message, most general first."""
+    own = [model] if model.model_fields else []
+    return own + [found for child in model.__subclasses__() for found in models(child)]
+
+
+MODELS = sorted(set(models()), key=lambda model: model.__name__)
+CONCRETE = [model for model in MODELS if not model.__subclasses__()]
+
+
+# Rules that span fields, which JSON Schema has no words for.
+ACROSS_FIELDS = ("end_before_start", "passed_exceeds_total")
+
+
+def refusal(subject: str, tree: Any) -> str | None:
+    """The limit for which the model refuses a message, None if it accepts it."""
+    try:
+        parse_message(subject, json.dumps(tree).encode())
+    except ContractError as error:
+        return error.limit
+    return None
+
+
+def model_accepts(subject: str, tree: Any) -> bool:
+    return refusal(subject, tree) is None
+
+
+def they_agree(subject: str, tree: Any) -> bool:
+    limit = refusal(subject, tree)
+    return limit in ACROSS_FIELDS or (limit is None) == VALIDATORS[subject].is_valid(tree)
+
+
+def test_the_checked_in_files_say_what_the_models_say():
+    assert schema_drift() == []
+
+
+def test_drift_is_found_in_files_that_are_edited_missing_or_left_over(tmp_path: Path):
+    written = write_schemas(tmp_path)
+    assert len(written) == 7
+    assert schema_drift(tmp_path) == []
+    schemas = tmp_path / "schemas" / "agent-rl"
+
+    edited = schemas / "reward.v1.schema.json"
+    edited.write_text(edited.read_text().replace('"maximum": 1', '"maximum": 2', 1))
+    (schemas / "feedback.v1.schema.json").unlink()
+    (schemas / "forgotten.v1.schema.json").write_text("{}")
+    (tmp_path / "topics.json").write_text("{}")
+
+    drifted = [
+        "schemas/agent-rl/feedback.v1.schema.json",
+        "schemas/agent-rl/forgotten.v1.schema.json",
+        "schemas/agent-rl/reward.v1.schema.json",
+        "topics.json",
+    ]
+    assert schema_drift(tmp_path) == drifted
+    assert write_schemas(tmp_path) == drifted
+    assert schema_drift(tmp_path) == []
+    assert write_schemas(tmp_path) == []
+
+
+def test_the_files_are_the_same_whenever_they_are_written(tmp_path: Path):
+    write_schemas(tmp_path)
+
+    for path in tmp_path.rglob("*.json"):
+        assert path.read_bytes() == (CONTRACTS_DIRECTORY / path.relative_to(tmp_path)).read_bytes()
+
+
+def test_the_topics_file_registers_five_topics_and_the_extension_apart():
+    topics = json.loads((CONTRACTS_DIRECTORY / "topics.json").read_text())
+
+    assert len(topics["topics"]) == 5
+    assert list(topics["extensions"]) == ["agent.rl.feedback.v1"]
+    for entry in (*topics["topics"].values(), *topics["extensions"].values()):
+        assert (CONTRACTS_DIRECTORY / entry["schema"]).is_file()
+        assert entry["description"]
+
+
+@pytest.mark.parametrize("subject", ALL_TOPICS)
+def test_a_schema_is_valid_2020_12_and_says_what_it_is(subject: str):
+    schema = schema_of(subject)
+
+    jsonschema_rs.Draft202012Validator(schema)
+    jsonschema_rs.meta.validate(schema)
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert schema["$id"].startswith("urn:rl-pipeline:agent-rl:")
+    assert schema["title"]
+    assert schema["description"]
+    assert schema["examples"]
+    assert schema["additionalProperties"] is False
+
+
+def test_the_draft_4_mistake_of_the_first_contract_is_noticed():
+    broken = schema_of("agent.rl.training.request.v1")
+    rate = broken["$defs"]["Hyperparameters"]["properties"]["learning_rate"]
+    assert rate["exclusiveMinimum"] == 0
+
+    rate["exclusiveMinimum"] = True
+    with pytest.raises(jsonschema_rs.ValidationError):
+        jsonschema_rs.meta.validate(broken)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_every_model_and_field_is_described(model: type[ContractModel]):
+    assert model.__doc__
+    assert [name for name, field in model.model_fields.items() if not field.description] == []
+
+
+@pytest.mark.parametrize("model", CONCRETE, ids=lambda model: model.__name__)
+def test_every_model_has_examples_that_it_accepts(model: type[ContractModel]):
+    extra = model.model_config["json_schema_extra"]
+    assert isinstance(extra, dict)
+    assert extra["examples"]
+    for example in extra["examples"]:
+        model.model_validate(example)
+
+
+@pytest.mark.parametrize(("subject", "example"), examples())
+def test_every_example_is_accepted_by_its_schema(subject: str, example: dict[str, Any]):
+    VALIDATORS[subject].validate(example)
+
+
+@pytest.mark.parametrize(("subject", "example"), examples())
+def test_model_and_schema_agree_on_every_other_type_in_every_place(subject: str, example: dict[str, Any]):
+    for place in places(example):
+        for value in (None, True, 0, -1, 1.0, 1.5, 1e300, 10**30, "", "x", "x" * 600, [], [1], {}, {"x": 1}):
+            assert they_agree(subject, replaced(example, place, value)), (place, value)
+
+
+@pytest.mark.parametrize(("subject", "example"), examples())
+def test_model_and_schema_agree_on_every_field_that_is_left_out_or_added(subject: str, example: dict[str, Any]):
+    for place in places(example):
+        if place and isinstance(place[-1], str):
+            assert they_agree(subject, without(example, place)), place
+        if isinstance(at(example, place), dict):
+            assert they_agree(subject, replaced(example, (*place, "further"), 1)), place
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "2025-12-08T12:00:00",
+        "2025-12-08 12:00:00Z",
+        "2025-12-08",
+        "20251208T120000Z",
+        "2025-13-08T12:00:00Z",
+        "2025-02-30T12:00:00Z",
+        "2025-12-08T24:00:00Z",
+        "2025-12-08T12:00:60Z",
+        "2025-12-08T12:00Z",
+        "2025-12-08T12:00:00+0100",
+        "2025-12-08T12:00:00+24:00",
+        "0001-01-01T00:00:00Z",
+        "9999-12-31T23:59:59Z",
+        "2025-12-08T12:00:00Z\n",
+        "٢٠٢٥-12-08T12:00:00Z",
+        "now",
+    ],
+)
+def test_model_and_schema_refuse_the_same_timestamps(moment: str):
+    message = {**dict(examples())["agent.rl.training.request.v1"], "timestamp": moment}
+
+    assert not model_accepts("agent.rl.training.request.v1", message)
+    assert not VALIDATORS["agent.rl.training.request.v1"].is_valid(message)
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "2025-12-08T12:00:00Z",
+        "2025-12-08t12:00:00z",
+        "2025-12-08T12:00:00.123456789Z",
+        "2025-12-08T12:00:00-23:59",
+        "2024-02-29T12:00:00+01:00",
+        "1970-01-01T00:00:00Z",
+        "2199-12-31T23:59:59.999999Z",
+    ],
+)
+def test_model_and_schema_accept_the_same_timestamps(moment: str):
+    message = {**dict(examples())["agent.rl.training.request.v1"], "timestamp": moment}
+
+    assert model_accepts("agent.rl.training.request.v1", message)
+    VALIDATORS["agent.rl.training.request.v1"].validate(message)
+
+
+def test_a_schema_has_the_limits_that_the_contract_gives():
+    trajectory = schema_of("agent.rl.trajectory.v1")
+    temperature = trajectory["$defs"]["TrajectoryMetadata"]["properties"]["temperature"]["anyOf"][0]
+    weight = schema_of("agent.rl.reward.v1")["$defs"]["RewardComponent"]["properties"]["weight"]
+
+    assert trajectory["properties"]["turns"]["minItems"] == 1
+    assert (temperature["minimum"], temperature["maximum"]) == (0, 2)
+    assert (weight["minimum"], weight["maximum"]) == (0, 1)
+    assert len(trajectory["oneOf"]) == 2

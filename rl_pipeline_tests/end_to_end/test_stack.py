@@ -1,0 +1,136 @@
+"""The embedded stack as a user meets it: `up`, `publish`, the UI, faults, Ctrl-C."""
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rl_pipeline_tests.end_to_end.running_stack import RunningStack, run_command, wait_until
+
+# One worker runs all of it, on one stack.
+pytestmark = pytest.mark.xdist_group("stack")
+
+COMPONENTS = ["clickhouse", "code", "daemon", "nats", "ui"]
+OBSERVATIONS = """{ assetOrError(assetKey: {path: ["trajectory_stream"]}) { ... on Asset {
+    assetObservations(limit: 1) { metadataEntries { label ... on IntMetadataEntry { intValue } } } } } }"""
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
+    stack = RunningStack(tmp_path_factory.mktemp("home"))
+    try:
+        stack.wait_for_line("The UI is at")
+        yield stack
+    finally:
+        stack.end()
+
+
+def last_observation(stack: RunningStack) -> dict[str, int]:
+    observations = stack.graphql(OBSERVATIONS)["assetOrError"].get("assetObservations")
+    return {entry["label"]: entry.get("intValue") for entry in observations[0]["metadataEntries"]} if observations else {}
+
+
+def test_up_says_of_every_component_that_it_is_ready_and_where(stack: RunningStack) -> None:
+    ready = [line.split() for line in stack.lines if " ready" in line]
+    assert sorted(words[0] for words in ready) == COMPONENTS
+    assert {words[0]: words[2] for words in ready if words[0] in stack.record.urls} == stack.record.urls
+
+
+def test_everything_listens_on_loopback_only(stack: RunningStack) -> None:
+    family = psutil.Process(stack.process.pid).children(recursive=True)
+    listening = [
+        connection.laddr.ip
+        for process in family
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert len(listening) >= 4
+    assert set(listening) <= {"127.0.0.1", "::1"}
+
+
+def test_a_published_sample_shows_as_an_observation_of_the_stream(stack: RunningStack) -> None:
+    before = last_observation(stack).get("last_sequence", 0)
+    published = run_command(stack.home, "publish", "--sample", "3")
+    assert published.returncode == 0, published.stderr
+    seen = wait_until(
+        lambda: (now := last_observation(stack)).get("last_sequence", 0) >= before + 3 and now, "an observation"
+    )
+    assert seen["lag"] == seen["messages"] == seen["last_sequence"]
+    assert (seen["erased"], seen["overrun"]) == (0, 0)
+    assert seen["bytes"] > 0
+
+
+def test_status_names_every_component(stack: RunningStack) -> None:
+    status = run_command(stack.home, "status")
+    assert status.returncode == 0, status.stderr
+    assert sorted(line.split()[0] for line in status.stdout.splitlines()) == COMPONENTS
+
+
+def test_a_second_up_on_the_same_directory_says_who_holds_it(stack: RunningStack) -> None:
+    second = run_command(stack.home, "up")
+    assert second.returncode == 1
+    assert f"held by process {stack.process.pid}" in second.stderr
+    assert len(second.stderr.splitlines()) == 1
+
+
+@pytest.mark.chromium
+def test_the_ui_shows_the_stream_with_its_observation(stack: RunningStack, tmp_path: Path) -> None:
+    from playwright.sync_api import expect, sync_playwright
+
+    published = run_command(stack.home, "publish", "--sample", "1")
+    assert published.returncode == 0, published.stderr
+    wait_until(lambda: last_observation(stack), "an observation")
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=flags)
+        page = browser.new_page()
+        page.goto(f"{stack.record.urls['ui']}/assets/trajectory_stream?view=events")
+        expect(page.get_by_text("last_sequence").first).to_be_visible(timeout=60_000)
+        browser.close()
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_a_killed_component_is_reported_restarted_and_serves_again(stack: RunningStack, name: str) -> None:
+    said = len(stack.lines)
+    killed = stack.record.processes[name].pid
+    os.kill(killed, signal.SIGKILL)
+    stack.wait_for_line(rf"^{name} +was ended by SIGKILL; restarting", after=said)
+    stack.wait_for_line(rf"^{name} +ready", after=said)
+    assert stack.record.processes[name].pid != killed
+    published = run_command(stack.home, "publish", "--sample", "1")
+    assert published.returncode == 0, published.stderr
+
+
+def test_ctrl_c_stops_all_of_it_and_what_was_published_is_there_the_next_time(tmp_path: Path) -> None:
+    first = RunningStack(tmp_path)
+    try:
+        first.wait_for_line("The UI is at")
+        family = psutil.Process(first.process.pid).children(recursive=True)
+        run_command(tmp_path, "publish", "--sample", "2")
+        assert first.interrupt() == 0
+        assert [process for process in family if process.is_running()] == []
+    finally:
+        first.end()
+    assert sorted(line.split()[0] for line in first.lines if line.endswith("stopped")) == COMPONENTS
+
+    second = RunningStack(tmp_path)
+    try:
+        second.wait_for_line("The UI is at")
+        seen = wait_until(lambda: last_observation(second), "an observation")
+        assert seen["last_sequence"] == 2
+    finally:
+        second.end()
+
+
+def test_a_configured_port_that_is_taken_stops_up_before_anything_starts(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        refused = run_command(tmp_path, "up", RL_PIPELINE_UI_PORT=port)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(f"rl-pipeline: RL_PIPELINE_UI_PORT={port} is occupied")
+    assert len(refused.stderr.splitlines()) == 1
+    assert refused.stdout == ""

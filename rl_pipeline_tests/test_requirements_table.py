@@ -1,0 +1,62 @@
+"""docs/requirements.md names every requirement, and only places and tests that exist."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parent.parent
+TABLE = PROJECT / "docs" / "requirements.md"
+LAST = {"S0": 106, "S1": 57, "S2": 98, "S3": 45, "S4": 30, "DX": 18, "C": 33}
+EVERY_ID = {f"{document}-{number:02d}" for document, last in LAST.items() for number in range(1, last + 1)} | {"C-11b"}
+
+
+def rows() -> list[list[str]]:
+    lines = [line for line in TABLE.read_text().splitlines() if re.match(r"\| (S[0-4]|DX|C)-", line)]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+@cache
+def tests_in(path: Path) -> frozenset[str]:
+    tree = ast.parse(path.read_text())
+    return frozenset(
+        node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    )
+
+
+def wrong_references(cell: str) -> list[str]:
+    """What a cell names and the project does not have: a file, or a test in it."""
+    wrong = []
+    for reference in re.findall(r"`([^`]+)`", cell):
+        path, _, test = reference.partition("::")
+        if not (PROJECT / path).exists() or (test and test not in tests_in(PROJECT / path)):
+            wrong.append(reference)
+    return wrong
+
+
+def test_every_requirement_has_exactly_one_row() -> None:
+    ids = [row[0] for row in rows()]
+    assert sorted(ids) == sorted(EVERY_ID)
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row[0])
+def test_a_row_names_only_places_and_tests_that_exist(row: list[str]) -> None:
+    _, _, place, test = row
+    assert wrong_references(place) == []
+    assert wrong_references(test) == []
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row[0])
+def test_a_requirement_that_is_met_names_its_test(row: list[str]) -> None:
+    identifier, _, place, test = row
+    assert bool(place) == bool(test), f"{identifier} names a place without a test or a test without a place"
+
+
+def test_a_row_that_names_a_test_that_does_not_exist_is_noticed() -> None:
+    here = f"rl_pipeline_tests/{Path(__file__).name}"
+    assert wrong_references(f"`{here}::test_that_is_not_there`, `no/such/file.py`, `{here}`") == [
+        f"{here}::test_that_is_not_there",
+        "no/such/file.py",
+    ]
