@@ -8,16 +8,15 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from rl_pipeline.contracts.training_request import Algorithm
 from rl_pipeline.errors import PipelineError
-
-Algorithm = Literal["ppo", "dpo", "rloo", "grpo", "reinforce"]
 
 _CRON_FIELD = r"[\d*/,\-A-Za-z]+"
 _STORAGE_SCHEMES = ("s3", "file", "")

@@ -45,7 +45,18 @@ def test_the_shell_does_need_dagster() -> None:
 
 
 def test_the_agent_side_imports_without_polars_torch_and_dagster() -> None:
-    heavy = {"polars", "torch", "dagster", "numpy", "pyarrow", "chdb", "clickhouse_connect", "boto3", "orjson", "psutil"}
+    heavy = {
+        "polars",
+        "torch",
+        "dagster",
+        "numpy",
+        "pyarrow",
+        "chdb",
+        "clickhouse_connect",
+        "boto3",
+        "orjson",
+        "psutil",
+    }
     outcome = import_without(["rl_pipeline.collection", "rl_pipeline.contracts", "rl_pipeline.cli"], heavy)
     assert outcome.returncode == 0, outcome.stderr
 

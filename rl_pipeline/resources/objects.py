@@ -7,7 +7,8 @@ import dagster as dg
 from dagster_aws.s3 import S3Resource
 from pydantic import Field
 
-from rl_pipeline.stores.objects import Objects, open_objects, parse_objects_url
+from rl_pipeline.stores.object_addresses import open_objects, parse_objects_url
+from rl_pipeline.stores.objects import Objects
 
 
 class ObjectsResource(dg.ConfigurableResource[Objects]):

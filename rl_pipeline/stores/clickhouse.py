@@ -261,7 +261,7 @@ class _Source(io.RawIOBase):
         self._rest = memoryview(b"")
         self._tail = b""
 
-    def read(self, size: int = -1) -> bytes | memoryview:  # type: ignore[override]  # Arrow takes a view as well
+    def read(self, size: int = -1) -> bytes | memoryview:  # Arrow takes a view as well
         wanted = size if size >= 0 else sys.maxsize
         parts = []
         while wanted and (self._rest or self._next_piece()):

@@ -1,4 +1,4 @@
-"""The port to the object store: what `Objects` promises, its errors, its keys and its addresses.
+"""The port to the object store: what `Objects` promises, its errors and its keys.
 
 Claim checks, datasets and checkpoints go through it. The adapters are `disk.py` and `s3.py`; whatever they share by
 contract is here, whatever one of them needs alone is not.
@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
-from urllib.parse import unquote, urlsplit
+from typing import Protocol
 
 from rl_pipeline.errors import PipelineError
 
@@ -18,7 +17,6 @@ MAX_KEY_LENGTH = 1024
 _SEGMENT = r"[A-Za-z0-9_:=+@-][A-Za-z0-9._:=+@-]{0,254}"
 _KEY = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT})*")
 _PREFIX = re.compile(rf"(?:{_SEGMENT}/)*(?:{_SEGMENT})?")
-_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 
 
 class ObjectsUnavailable(PipelineError):
@@ -48,10 +46,6 @@ class CorruptObject(PipelineError):
 
 class InvalidKey(PipelineError):
     """A key that one of the adapters could not hold, and so none accepts."""
-
-
-class InvalidObjectsUrl(PipelineError):
-    """An address that names no object store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,52 +142,3 @@ def check_prefix(prefix: str) -> None:
     """Raise `InvalidKey` unless `prefix` is the beginning of a valid key, or empty."""
     if len(prefix) > MAX_KEY_LENGTH or not _PREFIX.fullmatch(prefix):
         raise InvalidKey(f"The prefix {prefix[:80]!r} starts no valid key: use the beginning of a key, or nothing.")
-
-
-class ObjectsLocation(NamedTuple):
-    """Where a store is. `container` is a bucket or an absolute directory; `prefix` is empty or ends with a slash."""
-
-    scheme: Literal["s3", "file"]
-    container: str
-    prefix: str
-
-
-def parse_objects_url(url: str) -> ObjectsLocation:
-    """Read `s3://bucket/prefix/`, `file:///absolute/directory` or a plain path. Raises `InvalidObjectsUrl`."""
-    if "://" not in url:
-        if not url or url.startswith("~") or re.match(r"(?:file|s3):", url):
-            raise _not_an_address(url)
-        return ObjectsLocation("file", str(Path(url).absolute()), "")
-    try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise _not_an_address(url) from error
-    if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/") and not parts.query + parts.fragment:
-        return ObjectsLocation("file", unquote(parts.path), "")
-    if parts.scheme == "s3" and _BUCKET.fullmatch(parts.netloc) and not parts.query + parts.fragment:
-        prefix = parts.path.strip("/")
-        if not prefix or is_key(prefix):
-            return ObjectsLocation("s3", parts.netloc, f"{prefix}/" if prefix else "")
-    raise _not_an_address(url)
-
-
-def open_objects(url: str, *, s3_client: Any = None) -> Objects:
-    """The store at `url`. For S3, `s3_client` is the boto3 client to use; without it boto3 looks for credentials and
-    endpoint itself."""
-    location = parse_objects_url(url)
-    if location.scheme == "file":
-        from rl_pipeline.stores.disk import DiskObjects  # the port does not need its adapters
-
-        return DiskObjects(Path(location.container))
-    from rl_pipeline.stores import s3  # boto3 is paid for by those who use it
-
-    return s3.S3Objects(s3_client or s3.s3_client(), location.container, location.prefix)
-
-
-def _not_an_address(url: str) -> InvalidObjectsUrl:
-    # An address with an @ may carry a password, which must not reach a log.
-    shown = "This" if "@" in url else repr(url[:200])
-    return InvalidObjectsUrl(
-        f"{shown} is no object store: write s3://bucket/prefix/, file:///absolute/directory or a path;"
-        " credentials are given apart."
-    )

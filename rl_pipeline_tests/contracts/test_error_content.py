@@ -14,7 +14,7 @@ from rl_pipeline.contracts import parse_strict_json as parse
 from rl_pipeline_tests.contracts.documents import at, examples, places, replaced
 from rl_pipeline_tests.contracts.strategies import trees
 
-SECRET = "hunter2-sk_live_51H"  # noqa: S105 - the point of these tests
+SECRET = "hunter2-not-to-be-shown"
 
 
 def everything_in(error: BaseException) -> Iterator[str]:

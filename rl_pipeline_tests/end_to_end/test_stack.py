@@ -31,7 +31,9 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
 
 def last_observation(stack: RunningStack) -> dict[str, int]:
     observations = stack.graphql(OBSERVATIONS)["assetOrError"].get("assetObservations")
-    return {entry["label"]: entry.get("intValue") for entry in observations[0]["metadataEntries"]} if observations else {}
+    return (
+        {entry["label"]: entry.get("intValue") for entry in observations[0]["metadataEntries"]} if observations else {}
+    )
 
 
 def test_up_says_of_every_component_that_it_is_ready_and_where(stack: RunningStack) -> None:

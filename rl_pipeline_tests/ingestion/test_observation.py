@@ -65,9 +65,7 @@ def test_an_observation_recorded_twice_is_kept_once(warehouse: Warehouse) -> Non
     assert kept.height == 1
 
 
-@pytest.mark.parametrize(
-    ("sequences", "watermark"), [([], 0), ([1, 2, 3], 3), ([1, 2, 4, 5], 2), ([5, 6, 7, 9], 7)]
-)
+@pytest.mark.parametrize(("sequences", "watermark"), [([], 0), ([1, 2, 3], 3), ([1, 2, 4, 5], 2), ([5, 6, 7, 9], 7)])
 def test_the_watermark_is_where_the_ledger_has_its_first_hole(
     warehouse: Warehouse, sequences: list[int], watermark: int
 ) -> None:

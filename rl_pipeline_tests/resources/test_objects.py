@@ -7,7 +7,7 @@ import pytest
 
 from rl_pipeline.resources.objects import ObjectsResource
 from rl_pipeline.stores.disk import DiskObjects
-from rl_pipeline.stores.objects import InvalidObjectsUrl
+from rl_pipeline.stores.object_addresses import InvalidObjectsUrl
 from rl_pipeline_tests.fixtures.s3 import S3Server
 
 

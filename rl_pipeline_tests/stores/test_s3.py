@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from rl_pipeline.stores.objects import InvalidKey, ObjectExists, Objects, ObjectsUnavailable, open_objects
+from rl_pipeline.stores.object_addresses import open_objects
+from rl_pipeline.stores.objects import InvalidKey, ObjectExists, Objects, ObjectsUnavailable
 from rl_pipeline.stores.s3 import S3Objects
 from rl_pipeline.stores.s3 import s3_client as build_client
 from rl_pipeline_tests.fixtures.s3 import S3Server

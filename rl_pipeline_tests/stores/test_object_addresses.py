@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rl_pipeline.stores.disk import DiskObjects
-from rl_pipeline.stores.objects import InvalidObjectsUrl, ObjectsLocation, open_objects, parse_objects_url
+from rl_pipeline.stores.object_addresses import InvalidObjectsUrl, ObjectsLocation, open_objects, parse_objects_url
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_path_opens_the_disk(tmp_path: Path) -> None:
 
 def test_the_port_and_the_disk_do_not_import_boto3(tmp_path: Path) -> None:
     program = (
-        "import sys; from rl_pipeline.stores.objects import open_objects;"
+        "import sys; from rl_pipeline.stores.object_addresses import open_objects;"
         "assert not {'rl_pipeline.stores.disk', 'rl_pipeline.stores.s3'} & set(sys.modules);"
         "open_objects(sys.argv[1]).put('a', b'');"
         "assert not {'boto3', 'botocore'} & set(sys.modules)"
