@@ -5,17 +5,14 @@ from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from random import SystemRandom
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from rl_pipeline.embedded.record import find_running_stack, settings_of_running_stack
+from rl_pipeline.embedded.record import find_running_stack
 from rl_pipeline.errors import PipelineError
+from rl_pipeline.opening import current_settings, open_stream, open_warehouse
 from rl_pipeline.settings import Settings, load_settings
-
-if TYPE_CHECKING:
-    from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
-    from rl_pipeline.stores.jetstream import JetStream
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -77,7 +74,7 @@ def status() -> None:
 @app.command()
 def demo() -> None:
     """Run the loop on embedded servers, as far as it is built, and show what happened."""
-    from rl_pipeline.embedded.demo import run_demo
+    from rl_pipeline.demo import run_demo
 
     run_demo(load_settings(), tell=typer.echo, prepare_stores=_prepare_stores)
 
@@ -100,7 +97,7 @@ def publish(
         messages = [outgoing_message(trajectory) for trajectory in made_up]
     else:
         messages = [outgoing_message(message) for message in read_messages(subject, files or [])]
-    with _stream(_settings()) as stream:
+    with open_stream(current_settings()) as stream:
         stored = stream.publish_many(messages)
     duplicates = sum(published.duplicate for published in stored)
     typer.echo(
@@ -131,43 +128,13 @@ def contracts_write() -> None:
 @streams.command("bootstrap")
 def streams_bootstrap() -> None:
     """Create the streams and consumers that are missing, and report what differs; nothing is overwritten."""
-    _bootstrap_streams(_settings())
+    _bootstrap_streams(current_settings())
 
 
 @warehouse.command("migrate")
 def warehouse_migrate() -> None:
     """Bring the tables to this version."""
-    _migrate_warehouse(_settings())
-
-
-def _settings() -> Settings:
-    """The environment's settings; where it names no servers, those of the stack that runs in the home."""
-    settings = load_settings()
-    record = find_running_stack(settings.rl_pipeline_home)
-    return settings_of_running_stack(settings, record) if record else settings
-
-
-def _stream(settings: Settings) -> "JetStream":
-    from rl_pipeline.stores.jetstream import JetStream
-
-    return JetStream.connect(
-        settings.nats_url,
-        user=settings.nats_user,
-        password=settings.nats_password.get_secret_value() if settings.nats_password else None,
-        credentials_file=settings.nats_credentials_file,
-        name="rl-pipeline",
-    )
-
-
-def _warehouse(settings: Settings) -> "ClickHouseWarehouse":
-    from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
-
-    return ClickHouseWarehouse.connect(
-        settings.clickhouse_url,
-        database=settings.clickhouse_database,
-        user=settings.clickhouse_user,
-        password=settings.clickhouse_password.get_secret_value(),
-    )
+    _migrate_warehouse(current_settings())
 
 
 def _prepare_stores(settings: Settings) -> None:
@@ -179,14 +146,16 @@ def _prepare_stores(settings: Settings) -> None:
 def _bootstrap_streams(settings: Settings) -> None:
     from rl_pipeline.stores.topology import bootstrap
 
-    with _stream(settings) as stream:
+    with open_stream(settings) as stream:
         report = bootstrap(stream, replicas=settings.nats_replicas)
-    typer.echo(str(report))
+    typer.echo(f"streams      {'created ' + ', '.join(report.created) if report.created else 'up to date'}")
+    for finding in (*report.drift, *report.notes):
+        typer.echo(f"streams      {finding}")
 
 
 def _migrate_warehouse(settings: Settings) -> None:
     from rl_pipeline.stores.migrate import migrate
 
-    with closing(_warehouse(settings)) as tables:
+    with closing(open_warehouse(settings)) as tables:
         applied = migrate(tables, cluster=settings.clickhouse_cluster)
-    typer.echo(f"tables       {', '.join(applied) if applied else 'up to date'}")
+    typer.echo(f"tables       {'created ' + ', '.join(applied) if applied else 'up to date'}")

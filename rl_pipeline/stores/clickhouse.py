@@ -30,9 +30,11 @@ _UNKNOWN_COLUMN = 16
 _OUT_OF_RANGE = 321
 
 _INSERT = {
-    # An insert is stored or refused before it is acknowledged, by itself, even if the same rows came before.
+    # Stored or refused before it is acknowledged, even if the same rows came before and were deleted since.
+    # (From ClickHouse 26 on, `deduplicate_insert` overrides the older setting; older servers do not know it.)
     "async_insert": 0,
     "insert_deduplicate": 0,
+    "deduplicate_insert": "disable",
     # One block, and so one part of the table, whatever its size: that is what makes it all or nothing.
     "max_insert_threads": 1,
     "max_insert_block_size": 1 << 40,
@@ -70,6 +72,7 @@ class ClickHouseWarehouse:
         self._client = client
         self._database = database
         self._address = address
+        self._insert_settings = {name: value for name, value in _INSERT.items() if name in client.server_settings}
         # Across a network Arrow's own compression saves bytes; within the machine it only costs time.
         self._codec = None if near else "lz4"
         self._result_settings = _RESULT | {"output_format_arrow_compression_method": "none" if near else "lz4_frame"}
@@ -185,7 +188,7 @@ class ClickHouseWarehouse:
                 # A view, which the driver cannot send twice by itself: after a broken connection nobody knows
                 # whether the rows are stored, and a second copy of them would be a lie.
                 memoryview(content),  # type: ignore[arg-type]
-                settings=_INSERT,
+                settings=self._insert_settings,
                 fmt="ArrowStream",
             ),
             rows.columns,

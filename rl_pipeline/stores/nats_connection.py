@@ -234,6 +234,8 @@ class NatsConnection:
             receive(message)
 
         subscription = await self._client.subscribe(subject, queue=queue_group, cb=on_message)
+        # nats-py's first PING overtakes what it has buffered; when the second is answered, the server knows.
+        await self._client.flush()
         await self._client.flush()
         if subject.lower() in self._denied_subscriptions:
             raise Denied(f"subscribe to {subject}")
@@ -273,7 +275,7 @@ class NatsConnection:
 
     def _refuse_connection(self) -> NoReturn:
         reason = self._failures[-1] if self._failures else "no answer in time"
-        if "authorization violation" in str(reason).lower():
+        if any("authorization violation" in str(failure).lower() for failure in self._failures):
             who = f"the user {self._login.user}" if self._login.user else "connections without a user"
             raise StreamDenied(f"NATS at {self.url} refuses {who}: check NATS_USER and NATS_PASSWORD")
         refused = isinstance(reason, ConnectionRefusedError)
@@ -319,7 +321,9 @@ class NatsConnection:
             self._on_violation(*violation.groups())
         elif not self._connected_once:
             self._failures.append(error)
-            if len(self._failures) >= self._server_count:
+            # A server that hangs up on a wrong login often does so before its reason was read: the next try tells.
+            told = [failure for failure in self._failures if not isinstance(failure, ConnectionResetError)]
+            if len(told) >= self._server_count:
                 self._every_server_failed.set()
         else:
             _log.debug("NATS at %s: %s", self.url, error)

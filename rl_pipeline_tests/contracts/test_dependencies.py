@@ -15,7 +15,7 @@ print(*foreign)
 """
 
 
-def test_the_contracts_need_nothing_but_pydantic():
+def test_the_contracts_need_nothing_but_pydantic() -> None:
     finished = subprocess.run([sys.executable, "-I", "-c", PROGRAM], capture_output=True, text=True, check=True)
 
     assert finished.stdout.split() == []

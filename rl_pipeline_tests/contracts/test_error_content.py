@@ -48,14 +48,14 @@ def check_refusal(subject: str, data: bytes, *, must_refuse: bool = False) -> No
 
 
 @pytest.mark.parametrize(("subject", "example"), examples())
-def test_a_secret_in_place_of_any_value_stays_out_of_the_error(subject: str, example: dict[str, Any]):
+def test_a_secret_in_place_of_any_value_stays_out_of_the_error(subject: str, example: dict[str, Any]) -> None:
     for place in places(example):
         for value in (SECRET, [SECRET], {SECRET: SECRET}, {"type": {SECRET: [SECRET]}}, f"{SECRET}\n" * 2000):
             check_refusal(subject, json.dumps(replaced(example, place, value)).encode())
 
 
 @pytest.mark.parametrize(("subject", "example"), examples())
-def test_a_secret_as_a_further_key_of_any_object_stays_out_of_the_error(subject: str, example: dict[str, Any]):
+def test_a_secret_as_a_further_key_of_any_object_stays_out_of_the_error(subject: str, example: dict[str, Any]) -> None:
     check_refusal(subject, json.dumps({**example, SECRET: SECRET}).encode(), must_refuse=True)
     for place in places(example):
         if not isinstance(at(example, place), dict):
@@ -68,7 +68,7 @@ def test_a_secret_as_a_further_key_of_any_object_stays_out_of_the_error(subject:
 
 
 @pytest.mark.parametrize("subject", ALL_TOPICS)
-def test_a_secret_in_broken_json_stays_out_of_the_error(subject: str):
+def test_a_secret_in_broken_json_stays_out_of_the_error(subject: str) -> None:
     secret = SECRET.encode()
     for data in (
         secret,
@@ -92,7 +92,7 @@ def test_a_secret_in_broken_json_stays_out_of_the_error(subject: str):
 @pytest.mark.parametrize("topic", ALL_TOPICS.values(), ids=lambda topic: topic.subject)
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_a_secret_anywhere_in_any_message_stays_out_of_the_error(topic: Any, data: st.DataObject):
+def test_a_secret_anywhere_in_any_message_stays_out_of_the_error(topic: Any, data: st.DataObject) -> None:
     message = data.draw(trees(topic.message))
     place = data.draw(st.sampled_from(list(places(message))))
     value = data.draw(st.sampled_from([SECRET, [SECRET], {SECRET: SECRET}]))
@@ -104,7 +104,7 @@ def test_a_secret_anywhere_in_any_message_stays_out_of_the_error(topic: Any, dat
     check_refusal(topic.subject, text[:-1] if cut == 0 else text[:cut])
 
 
-def test_a_secret_stays_out_of_the_errors_of_messages_made_in_code():
+def test_a_secret_stays_out_of_the_errors_of_messages_made_in_code() -> None:
     example = next(example for _, example in examples() if "turns" in example)
     for value in (f"{SECRET}\ud800", {f"{SECRET}\ud800": 1}, [SECRET, float("nan")], {SECRET: {SECRET, b"\xff"}}):
         message = Trajectory.model_validate(replaced(example, ("metadata", SECRET), value))
@@ -113,7 +113,7 @@ def test_a_secret_stays_out_of_the_errors_of_messages_made_in_code():
         assert [text for text in everything_in(caught.value) if SECRET in text] == []
 
 
-def test_pydantic_itself_hides_the_input_of_code_that_builds_a_message():
+def test_pydantic_itself_hides_the_input_of_code_that_builds_a_message() -> None:
     example = next(example for _, example in examples() if "turns" in example)
     with pytest.raises(ValueError, match="trajectory_id") as caught:
         Trajectory.model_validate(replaced(example, ("trajectory_id",), SECRET))
@@ -122,7 +122,7 @@ def test_pydantic_itself_hides_the_input_of_code_that_builds_a_message():
     assert SECRET not in repr(caught.value)
 
 
-def test_the_check_itself_would_notice_a_leak():
+def test_the_check_itself_would_notice_a_leak() -> None:
     with pytest.raises(ContractError) as caught:
         parse(json.dumps({SECRET: float("nan")}).encode(), ParseLimits(), frozenset({SECRET}))
     assert any(SECRET in text for text in everything_in(caught.value))

@@ -37,7 +37,7 @@ def refusal(subject: str, tree: Any) -> ContractError:
     return caught.value
 
 
-def test_exactly_the_five_subjects_of_the_specification_are_topics():
+def test_exactly_the_five_subjects_of_the_specification_are_topics() -> None:
     assert list(TOPICS) == [
         "agent.rl.trajectory.v1",
         "agent.rl.reward.v1",
@@ -49,7 +49,7 @@ def test_exactly_the_five_subjects_of_the_specification_are_topics():
 
 
 @pytest.mark.parametrize("subject", ["agent.rl.trajectory.v2", "agent.rl.training.status.request", "", ">"])
-def test_an_unknown_subject_is_refused_with_the_known_ones(subject: str):
+def test_an_unknown_subject_is_refused_with_the_known_ones(subject: str) -> None:
     with pytest.raises(UnknownSubject) as caught:
         parse_message(subject, b"{}")
 
@@ -59,7 +59,7 @@ def test_an_unknown_subject_is_refused_with_the_known_ones(subject: str):
 
 
 @pytest.mark.parametrize(("subject", "example"), examples())
-def test_a_message_reads_the_same_bare_and_in_an_envelope(subject: str, example: dict[str, Any]):
+def test_a_message_reads_the_same_bare_and_in_an_envelope(subject: str, example: dict[str, Any]) -> None:
     envelope = {"id": "1", "topic": subject, "ts": "2025-12-08T12:00:00Z", "version": "v1", "source": "a0"}
 
     bare = parse_message(subject, encoded(example))
@@ -68,7 +68,7 @@ def test_a_message_reads_the_same_bare_and_in_an_envelope(subject: str, example:
     assert subject_of(bare) == subject
 
 
-def test_an_envelope_on_another_subject_is_refused():
+def test_an_envelope_on_another_subject_is_refused() -> None:
     envelope = {
         "id": "1",
         "topic": "agent.rl.reward.v1",
@@ -81,7 +81,7 @@ def test_an_envelope_on_another_subject_is_refused():
     assert (refusal(SUBJECT, envelope).limit, refusal(SUBJECT, envelope).path) == ("topic_mismatch", "topic")
 
 
-def test_errors_inside_an_envelope_are_located_from_its_top():
+def test_errors_inside_an_envelope_are_located_from_its_top() -> None:
     envelope = {"id": "1", "topic": SUBJECT, "ts": "now", "version": "v1", "source": "a0"}
 
     assert refusal(SUBJECT, {**envelope, "payload": replaced(WHOLE, ("turns", 0, "turn_id"), 0)}).path == (
@@ -94,11 +94,11 @@ def test_errors_inside_an_envelope_are_located_from_its_top():
 
 @pytest.mark.parametrize("tree", [[], "text", 1, None, True, {}])
 @pytest.mark.parametrize("subject", ALL_TOPICS)
-def test_json_that_is_no_message_is_refused(subject: str, tree: Any):
+def test_json_that_is_no_message_is_refused(subject: str, tree: Any) -> None:
     assert refusal(subject, tree).limit in ("type", "missing")
 
 
-def test_of_several_errors_the_first_is_named_and_the_others_counted():
+def test_of_several_errors_the_first_is_named_and_the_others_counted() -> None:
     broken = replaced(replaced(WHOLE, ("agent_id",), 5), ("metadata", "model"), None)
 
     error = refusal(SUBJECT, broken)
@@ -107,13 +107,13 @@ def test_of_several_errors_the_first_is_named_and_the_others_counted():
     assert "1 more errors" in str(error)
 
 
-def test_hundreds_of_thousands_of_bad_turns_give_one_error():
+def test_hundreds_of_thousands_of_bad_turns_give_one_error() -> None:
     error = refusal(SUBJECT, {**WHOLE, "turns": [1] * 300_000})
 
     assert (error.path, error.more) == ("turns[0]", 0)
 
 
-def test_a_message_emits_compact_utf8():
+def test_a_message_emits_compact_utf8() -> None:
     feedback = Feedback.model_validate(
         {
             "feedback_id": "f",
@@ -153,7 +153,7 @@ def _nested(depth: int) -> Any:
     ],
     ids=["nan", "infinity", "surrogate", "surrogate-key", "deep", "bottomless", "integer", "object"],
 )
-def test_a_message_made_in_code_that_no_reader_would_accept_is_not_emitted(value: Any, limit: str):
+def test_a_message_made_in_code_that_no_reader_would_accept_is_not_emitted(value: Any, limit: str) -> None:
     tree = replaced(WHOLE, ("metadata", "further"), value)
 
     with pytest.raises(ContractError) as emitting:
@@ -166,20 +166,20 @@ def test_a_message_made_in_code_that_no_reader_would_accept_is_not_emitted(value
 
 
 @pytest.mark.parametrize("form", [lambda tree: tree, json.dumps, encoded], ids=["object", "text", "bytes"])
-def test_a_trajectory_is_validated_in_whatever_form_it_has(form: Any):
+def test_a_trajectory_is_validated_in_whatever_form_it_has(form: Any) -> None:
     assert validate_trajectory(form(WHOLE)) == parse_message(SUBJECT, encoded(WHOLE))
     assert validate_trajectory(form(WHOLE), schema="trajectory.v1.schema.json").opted_out is False
     with pytest.raises(ContractError, match=r"turns\[0\]\.action\.type breaks missing"):
         validate_trajectory(form(replaced(WHOLE, ("turns", 0, "action"), {})))
 
 
-def test_an_unknown_schema_is_refused_with_the_known_one():
+def test_an_unknown_schema_is_refused_with_the_known_one() -> None:
     with pytest.raises(ContractError, match=r"unknown_schema.*trajectory\.v1\.schema\.json"):
         validate_trajectory(WHOLE, schema="trajectory.v9.schema.json")
 
 
 @pytest.mark.parametrize("place", ["task_context", "metadata"])
-def test_a_user_opts_out_in_the_task_or_in_the_metadata(place: str):
+def test_a_user_opts_out_in_the_task_or_in_the_metadata(place: str) -> None:
     assert validate_trajectory(replaced(WHOLE, (place, "opt_out"), True)).opted_out is True
 
 
@@ -189,7 +189,7 @@ def large_trajectory() -> Trajectory:
     )
 
 
-def test_a_large_trajectory_travels_by_claim_check():
+def test_a_large_trajectory_travels_by_claim_check() -> None:
     trajectory = large_trajectory()
     stored = serialize(trajectory)
     with pytest.raises(ContractError, match="max_bytes"):
@@ -204,7 +204,7 @@ def test_a_large_trajectory_travels_by_claim_check():
     assert read_claimed_trajectory(reference, stored) == trajectory
 
 
-def test_a_claim_check_is_refused_for_other_bytes_and_for_another_trajectory():
+def test_a_claim_check_is_refused_for_other_bytes_and_for_another_trajectory() -> None:
     trajectory = large_trajectory()
     stored = serialize(trajectory)
     reference = TrajectoryReference.of(trajectory, "large.json", stored)
@@ -222,13 +222,13 @@ def test_a_claim_check_is_refused_for_other_bytes_and_for_another_trajectory():
     "key",
     ["../other", "/etc/passwd", "a//b", "a/../b", "s3://bucket/key", "", ".hidden", "a/", "a" * 129, "a b", "a\n"],
 )
-def test_a_claim_check_cannot_leave_its_prefix(key: str):
+def test_a_claim_check_cannot_leave_its_prefix(key: str) -> None:
     reference = next(example for subject, example in examples() if subject == SUBJECT and "claim_check" in example)
 
     assert refusal(SUBJECT, replaced(reference, ("claim_check", "key"), key)).limit == "pattern"
 
 
-def test_a_trajectory_has_its_content_or_a_claim_check_but_not_both():
+def test_a_trajectory_has_its_content_or_a_claim_check_but_not_both() -> None:
     reference = next(example for subject, example in examples() if subject == SUBJECT and "claim_check" in example)
 
     error = refusal(SUBJECT, {**WHOLE, "claim_check": reference["claim_check"]})

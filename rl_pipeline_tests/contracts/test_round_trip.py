@@ -19,7 +19,9 @@ VALIDATORS = {subject: jsonschema_rs.validator_for(schema_of(subject), validate_
 @pytest.mark.parametrize("model", MESSAGES, ids=lambda model: model.__name__)
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_what_a_message_emits_its_schema_accepts_and_reads_back_equal(model: type[ClosedObject], data: st.DataObject):
+def test_what_a_message_emits_its_schema_accepts_and_reads_back_equal(
+    model: type[ClosedObject], data: st.DataObject
+) -> None:
     drawn = data.draw(trees(model))
     message = model.model_validate(drawn)
     subject = subject_of(message)
@@ -34,14 +36,14 @@ def test_what_a_message_emits_its_schema_accepts_and_reads_back_equal(model: typ
 @pytest.mark.parametrize("model", MESSAGES, ids=lambda model: model.__name__)
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_what_a_model_accepts_its_schema_accepts(model: type[ClosedObject], data: st.DataObject):
+def test_what_a_model_accepts_its_schema_accepts(model: type[ClosedObject], data: st.DataObject) -> None:
     drawn = data.draw(trees(model))
     subject = subject_of(model.model_validate(drawn))
 
     VALIDATORS[subject].validate(drawn)
 
 
-def test_an_emitted_message_has_no_nulls_that_the_publisher_did_not_write():
+def test_an_emitted_message_has_no_nulls_that_the_publisher_did_not_write() -> None:
     status = ALL_TOPICS["agent.rl.training.status.v1"].message.model_validate(
         {
             "training_job_id": "job-1",

@@ -45,11 +45,11 @@ def they_agree(subject: str, tree: Any) -> bool:
     return limit in ACROSS_FIELDS or (limit is None) == VALIDATORS[subject].is_valid(tree)
 
 
-def test_the_checked_in_files_say_what_the_models_say():
+def test_the_checked_in_files_say_what_the_models_say() -> None:
     assert schema_drift() == []
 
 
-def test_drift_is_found_in_files_that_are_edited_missing_or_left_over(tmp_path: Path):
+def test_drift_is_found_in_files_that_are_edited_missing_or_left_over(tmp_path: Path) -> None:
     written = write_schemas(tmp_path)
     assert len(written) == 7
     assert schema_drift(tmp_path) == []
@@ -73,14 +73,14 @@ def test_drift_is_found_in_files_that_are_edited_missing_or_left_over(tmp_path: 
     assert write_schemas(tmp_path) == []
 
 
-def test_the_files_are_the_same_whenever_they_are_written(tmp_path: Path):
+def test_the_files_are_the_same_whenever_they_are_written(tmp_path: Path) -> None:
     write_schemas(tmp_path)
 
     for path in tmp_path.rglob("*.json"):
         assert path.read_bytes() == (CONTRACTS_DIRECTORY / path.relative_to(tmp_path)).read_bytes()
 
 
-def test_the_topics_file_registers_five_topics_and_the_extension_apart():
+def test_the_topics_file_registers_five_topics_and_the_extension_apart() -> None:
     topics = json.loads((CONTRACTS_DIRECTORY / "topics.json").read_text())
 
     assert len(topics["topics"]) == 5
@@ -91,7 +91,7 @@ def test_the_topics_file_registers_five_topics_and_the_extension_apart():
 
 
 @pytest.mark.parametrize("subject", ALL_TOPICS)
-def test_a_schema_is_valid_2020_12_and_says_what_it_is(subject: str):
+def test_a_schema_is_valid_2020_12_and_says_what_it_is(subject: str) -> None:
     schema = schema_of(subject)
 
     jsonschema_rs.Draft202012Validator(schema)
@@ -104,7 +104,7 @@ def test_a_schema_is_valid_2020_12_and_says_what_it_is(subject: str):
     assert schema["additionalProperties"] is False
 
 
-def test_the_draft_4_mistake_of_the_first_contract_is_noticed():
+def test_the_draft_4_mistake_of_the_first_contract_is_noticed() -> None:
     broken = schema_of("agent.rl.training.request.v1")
     rate = broken["$defs"]["Hyperparameters"]["properties"]["learning_rate"]
     assert rate["exclusiveMinimum"] == 0
@@ -115,13 +115,13 @@ def test_the_draft_4_mistake_of_the_first_contract_is_noticed():
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
-def test_every_model_and_field_is_described(model: type[ContractModel]):
+def test_every_model_and_field_is_described(model: type[ContractModel]) -> None:
     assert model.__doc__
     assert [name for name, field in model.model_fields.items() if not field.description] == []
 
 
 @pytest.mark.parametrize("model", CONCRETE, ids=lambda model: model.__name__)
-def test_every_model_has_examples_that_it_accepts(model: type[ContractModel]):
+def test_every_model_has_examples_that_it_accepts(model: type[ContractModel]) -> None:
     extra = model.model_config["json_schema_extra"]
     assert isinstance(extra, dict)
     assert extra["examples"]
@@ -130,24 +130,68 @@ def test_every_model_has_examples_that_it_accepts(model: type[ContractModel]):
 
 
 @pytest.mark.parametrize(("subject", "example"), examples())
-def test_every_example_is_accepted_by_its_schema(subject: str, example: dict[str, Any]):
+def test_every_example_is_accepted_by_its_schema(subject: str, example: dict[str, Any]) -> None:
     VALIDATORS[subject].validate(example)
 
 
 @pytest.mark.parametrize(("subject", "example"), examples())
-def test_model_and_schema_agree_on_every_other_type_in_every_place(subject: str, example: dict[str, Any]):
+def test_model_and_schema_agree_on_every_other_type_in_every_place(subject: str, example: dict[str, Any]) -> None:
     for place in places(example):
         for value in (None, True, 0, -1, 1.0, 1.5, 1e300, 10**30, "", "x", "x" * 600, [], [1], {}, {"x": 1}):
             assert they_agree(subject, replaced(example, place, value)), (place, value)
 
 
 @pytest.mark.parametrize(("subject", "example"), examples())
-def test_model_and_schema_agree_on_every_field_that_is_left_out_or_added(subject: str, example: dict[str, Any]):
+def test_model_and_schema_agree_on_every_field_that_is_left_out_or_added(subject: str, example: dict[str, Any]) -> None:
     for place in places(example):
         if place and isinstance(place[-1], str):
             assert they_agree(subject, without(example, place)), place
         if isinstance(at(example, place), dict):
             assert they_agree(subject, replaced(example, (*place, "further"), 1)), place
+
+
+@pytest.mark.parametrize(
+    ("opinion", "accepted"),
+    [
+        ({"kind": "stars", "rating": 3}, True),
+        ({"kind": "stars"}, False),
+        ({"kind": "stars", "rating": None}, False),
+        ({"kind": "thumbs_up", "rating": 3}, False),
+        ({"kind": "thumbs_up", "rating": None}, True),
+        ({"kind": "comment", "text": "too slow"}, True),
+        ({"kind": "comment"}, False),
+        ({"kind": "comment", "text": None}, False),
+        ({"kind": "correction", "text": "the other file"}, True),
+    ],
+)
+def test_model_and_schema_agree_on_what_each_kind_of_feedback_carries(opinion: dict[str, Any], accepted: bool) -> None:
+    whole = {
+        "feedback_id": "f",
+        "trajectory_id": "3f2b8c1e-5d4a-4b6f-9e7d-1a2b3c4d5e6f",
+        "timestamp": "2025-12-08T12:07:00Z",
+        **opinion,
+    }
+    inside = replaced(examples()[0][1], ("metadata", "feedback"), [opinion])
+
+    for subject, message in (("agent.rl.feedback.v1", whole), ("agent.rl.trajectory.v1", inside)):
+        assert model_accepts(subject, message) is accepted
+        assert VALIDATORS[subject].is_valid(message) is accepted
+
+
+@pytest.mark.parametrize(
+    ("metadata", "accepted"),
+    [
+        ({"event": "rolled_back", "reason": "high_error_rate"}, True),
+        ({"event": "rolled_back"}, False),
+        ({"event": "rolled_back", "reason": None}, False),
+        ({"event": "ramped"}, True),
+    ],
+)
+def test_model_and_schema_agree_that_a_rollback_says_why(metadata: dict[str, Any], accepted: bool) -> None:
+    message = {**dict(examples())["agent.rl.model.deployed.v1"], "metadata": metadata}
+
+    assert model_accepts("agent.rl.model.deployed.v1", message) is accepted
+    assert VALIDATORS["agent.rl.model.deployed.v1"].is_valid(message) is accepted
 
 
 @pytest.mark.parametrize(
@@ -171,7 +215,7 @@ def test_model_and_schema_agree_on_every_field_that_is_left_out_or_added(subject
         "now",
     ],
 )
-def test_model_and_schema_refuse_the_same_timestamps(moment: str):
+def test_model_and_schema_refuse_the_same_timestamps(moment: str) -> None:
     message = {**dict(examples())["agent.rl.training.request.v1"], "timestamp": moment}
 
     assert not model_accepts("agent.rl.training.request.v1", message)
@@ -190,14 +234,14 @@ def test_model_and_schema_refuse_the_same_timestamps(moment: str):
         "2199-12-31T23:59:59.999999Z",
     ],
 )
-def test_model_and_schema_accept_the_same_timestamps(moment: str):
+def test_model_and_schema_accept_the_same_timestamps(moment: str) -> None:
     message = {**dict(examples())["agent.rl.training.request.v1"], "timestamp": moment}
 
     assert model_accepts("agent.rl.training.request.v1", message)
     VALIDATORS["agent.rl.training.request.v1"].validate(message)
 
 
-def test_a_schema_has_the_limits_that_the_contract_gives():
+def test_a_schema_has_the_limits_that_the_contract_gives() -> None:
     trajectory = schema_of("agent.rl.trajectory.v1")
     temperature = trajectory["$defs"]["TrajectoryMetadata"]["properties"]["temperature"]["anyOf"][0]
     weight = schema_of("agent.rl.reward.v1")["$defs"]["RewardComponent"]["properties"]["weight"]

@@ -1,5 +1,6 @@
 """What the stream port promises, on a single server and on a cluster of three."""
 
+import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -164,6 +165,24 @@ def test_a_backlog_of_large_messages_comes_in_bounded_batches(stream: JetStream)
     batches = [[len(message.data) for message in batch] for batch in stream.read("RL_TRAJECTORIES", 1, 40, 1000)]
     assert sum(map(len, batches)) == 40
     assert max(map(sum, batches)) <= READ_BYTES + size
+
+
+def test_a_read_sees_everything_that_was_acknowledged(stream: JetStream) -> None:
+    # Any replica may answer, and on a cluster one of them is always a little behind.
+    for sequence in range(1, 101):
+        stream.publish(TRAJECTORY, b"x", f"id-{sequence}")
+        assert stream.get("RL_TRAJECTORIES", sequence).message_id == f"id-{sequence}"
+
+
+def test_a_read_is_complete_although_replies_are_dropped_on_the_way(
+    stream: JetStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish(stream, 40, size=500_000)
+    for subscription in stream._connection._client._subs.values():
+        subscription._pending_bytes_limit = 1_200_000
+    with caplog.at_level(logging.DEBUG):
+        assert [message.sequence for message in read_all(stream)] == list(range(1, 41))
+    assert any("slow consumer" in record.getMessage() for record in caplog.records), "nothing was dropped"
 
 
 def test_a_read_leaves_nothing_on_the_server(stream: JetStream) -> None:

@@ -82,7 +82,9 @@ def read_statement(text: bytes) -> Statement:
     """Read the statement that `text` begins with; raises `EngineError` for more than one statement."""
     tokens = _tokens(text)
     first = next(tokens, None)
-    verb = "SELECT" if first is None or first.kind == "open" else first.word.decode()
+    if first is None:
+        raise EngineError.named("SYNTAX_ERROR", "Syntax error: Empty query")
+    verb = "SELECT" if first.kind == "open" else first.word.decode(errors="replace")
     if verb == "INSERT":
         return _read_insert(text, tokens)
     return _read_query(text, verb, list(tokens))

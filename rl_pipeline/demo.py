@@ -2,16 +2,17 @@
 
 from collections.abc import Callable
 from contextlib import closing
+from datetime import UTC, datetime
+from random import SystemRandom
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from rl_pipeline.collection.publishing import outgoing_trajectory
+from rl_pipeline.collection.publishing import outgoing_message
 from rl_pipeline.collection.samples import sample_trajectories
 from rl_pipeline.embedded.stack import Stack, running_stack
 from rl_pipeline.errors import PipelineError
+from rl_pipeline.opening import open_stream, open_warehouse
 from rl_pipeline.settings import Settings
-from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
-from rl_pipeline.stores.jetstream import JetStream
 
 if TYPE_CHECKING:
     import polars as pl
@@ -41,9 +42,10 @@ def run_demo(settings: Settings, *, tell: Callable[[str], None], prepare_stores:
 
 
 def _publish(stack: Stack, tell: Callable[[str], None]) -> int:
-    with JetStream.connect(stack.settings.nats_url) as stream:
+    with open_stream(stack.settings) as stream:
+        samples = sample_trajectories(_TRAJECTORIES, now=datetime.now(UTC), randomness=SystemRandom())
         started = monotonic()
-        stored = stream.publish_many(outgoing_trajectory(sample) for sample in sample_trajectories(_TRAJECTORIES))
+        stored = stream.publish_many(outgoing_message(sample) for sample in samples)
         took = monotonic() - started
         last = max(published.sequence for published in stored)
         tell(f"\n{len(stored)} trajectories are on disk in JetStream after {took:.2f} s, the last as sequence {last}")
@@ -53,7 +55,7 @@ def _publish(stack: Stack, tell: Callable[[str], None]) -> int:
 def _await_observation(stack: Stack, sequence: int) -> "pl.DataFrame":
     settings = stack.settings
     deadline = monotonic() + _PATIENCE_SECONDS
-    with closing(ClickHouseWarehouse.connect(settings.clickhouse_url, database=settings.clickhouse_database)) as tables:
+    with closing(open_warehouse(settings)) as tables:
         while not stack.supervisor.stop_requested.wait(0.5):
             stack.supervisor.tick()
             seen = tables.query(_LAST_OBSERVATION)

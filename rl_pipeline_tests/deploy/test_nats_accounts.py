@@ -1,0 +1,322 @@
+"""Every service account of deploy/nats can do its work and nothing else, on a real server with that configuration."""
+
+import asyncio
+import itertools
+import re
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import nats
+import pytest
+from nats.aio.client import Client
+
+from rl_pipeline.embedded.nats_server import nats_answers, nats_server_command
+from rl_pipeline.embedded.ports import LOOPBACK, free_port
+from rl_pipeline.stores.jetstream import JetStream
+from rl_pipeline.stores.stream import OutgoingMessage, PublishIncomplete, PublishRefused, StreamDenied
+from rl_pipeline.stores.topology import STREAMS, bootstrap
+from rl_pipeline_tests.fixtures.nats import wait_until
+
+CONFIGURATION = Path(__file__).parents[2] / "deploy" / "nats" / "nats-server.conf"
+USERS = ("agent", "ingest", "trainer", "gateway", "deployer", "observer", "admin")
+CONSUMERS = [(spec.name, consumer.name) for spec in STREAMS for consumer in spec.consumers]
+
+# What a message may be published to: the pipeline's subjects, somebody else's, replies, and the server's own.
+MESSAGES = [
+    *("agent.rl.trajectory.v1", "agent.rl.trajectory.v2", "agent.rl.reward.v1", "agent.rl.feedback.v1"),
+    *("agent.rl.training.request.v1", "agent.rl.training.status.v1", "agent.rl.training.cancel.v1"),
+    *("agent.rl.training.status.request", "agent.rl.model.deployed.v1", "agent.rl.model.other.v1"),
+    *("agent.rl.serving.outcome.v1", "agent.rl.dlq.trajectory", "agent.other", "other.subject"),
+    *("_INBOX.x", "$KV.bucket.key", "$SYS.REQ.SERVER.PING", "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.x.y"),
+    *(f"_INBOX_{user}.x" for user in USERS),
+]
+OF_A_STREAM = [
+    *("STREAM.INFO", "STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE", "STREAM.PURGE", "STREAM.SNAPSHOT"),
+    *("STREAM.RESTORE", "STREAM.MSG.GET", "STREAM.MSG.DELETE", "STREAM.LEADER.STEPDOWN", "STREAM.PEER.REMOVE"),
+    *("DIRECT.GET", "CONSUMER.CREATE", "CONSUMER.LIST", "CONSUMER.NAMES"),
+]
+OF_A_CONSUMER = ["CREATE", "DURABLE.CREATE", "DELETE", "INFO", "MSG.NEXT", "PAUSE", "RESET", "UNPIN", "LEADER.STEPDOWN"]
+REQUESTS = [
+    *("$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", "$JS.API.ACCOUNT.PURGE.RL"),
+    *(f"$JS.API.{operation}.{spec.name}" for operation in OF_A_STREAM for spec in (*STREAMS,)),
+    *(f"$JS.API.{operation}.OTHER" for operation in OF_A_STREAM),
+    *(f"$JS.API.CONSUMER.{operation}.{stream}.{name}" for operation in OF_A_CONSUMER for stream, name in CONSUMERS),
+    *(f"$JS.API.CONSUMER.{operation}.RL_TRAJECTORIES.own" for operation in OF_A_CONSUMER),
+    *(f"$JS.API.CONSUMER.CREATE.{stream}.{name}.agent.rl.x" for stream, name in CONSUMERS),
+    *(f"$JS.API.DIRECT.GET.{spec.name}.{spec.subjects[0]}" for spec in STREAMS),
+    *(f"$JS.ACK.{stream}.{name}.1.1.1.1.1" for stream, name in (*CONSUMERS, ("RL_TRAJECTORIES", "own"))),
+]
+
+
+def with_neighbours(subjects: list[str]) -> list[str]:
+    """The subjects, and for each those that differ in one token or go on: what a wildcard would let through."""
+    found = dict.fromkeys(subjects)
+    for subject in subjects:
+        tokens = subject.split(".")
+        for index in range(1, len(tokens)):
+            found[".".join([*tokens[:index], "neighbour", *tokens[index + 1 :]])] = None
+        found[f"{subject}.more"] = None
+    return list(found)
+
+
+def reading(stream: str) -> list[str]:
+    return [f"$JS.API.{operation}.{stream}" for operation in ("STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET")]
+
+
+def consuming(stream: str, consumer: str) -> list[str]:
+    requests = [f"$JS.API.CONSUMER.{operation}.{stream}.{consumer}" for operation in ("INFO", "MSG.NEXT")]
+    return [*requests, f"$JS.API.STREAM.INFO.{stream}", f"$JS.ACK.{stream}.{consumer}.>"]
+
+
+MAY_PUBLISH: dict[str, list[str]] = {
+    "agent": ["agent.rl.trajectory.v1", "agent.rl.feedback.v1"],
+    "ingest": [
+        "agent.rl.dlq.>",
+        *reading("RL_TRAJECTORIES"),
+        *reading("RL_FEEDBACK"),
+        *consuming("RL_FEEDBACK", "feedback"),
+    ],
+    "trainer": [
+        *("agent.rl.reward.v1", "agent.rl.training.request.v1"),
+        *("agent.rl.training.status.v1", "agent.rl.training.cancel.v1"),
+        *consuming("RL_TRAINING", "training_requests"),
+    ],
+    "gateway": ["agent.rl.serving.outcome.v1"],
+    "deployer": ["agent.rl.model.deployed.v1", *consuming("RL_SERVING", "serving_outcomes")],
+    "observer": [
+        *("$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", "$JS.API.STREAM.INFO.*"),
+        *("$JS.API.CONSUMER.NAMES.*", "$JS.API.CONSUMER.LIST.*", "$JS.API.CONSUMER.INFO.*.*"),
+    ],
+}
+HEARING = [
+    *(
+        ">",
+        "*.>",
+        "agent.>",
+        "agent.rl.>",
+        "agent.rl.*.v1",
+        "_INBOX.>",
+        "$JS.>",
+        "$KV.>",
+        "$SYS.>",
+        "other",
+    ),
+    *(f"_INBOX_{user}.>" for user in USERS),
+    *(subject for subject in MESSAGES if subject.startswith("agent.")),
+]
+QUEUE_GROUPS = ["", "rl-trainers", "rl-workers", "other-group"]
+NEW_MODELS = {("agent.rl.model.deployed.v1", group) for group in QUEUE_GROUPS}
+MAY_SUBSCRIBE: dict[str, set[tuple[str, str]]] = {
+    "agent": NEW_MODELS,
+    "ingest": set(),
+    "trainer": {
+        *(("agent.rl.trajectory.v1", group) for group in ("rl-trainers", "rl-workers")),
+        *((f"agent.rl.{subject}.v1", "rl-trainers") for subject in ("training.status", "model.deployed")),
+    },
+    "gateway": NEW_MODELS,
+    "deployer": set(),
+    "observer": set(),
+}
+SERVICES = sorted(MAY_PUBLISH)
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The server of deploy/nats with its streams."""
+    directory = tmp_path_factory.mktemp("nats-accounts")
+    port = free_port()
+    environment = {
+        "NATS_SERVER_NAME": "accounts",
+        "NATS_LISTEN": f"{LOOPBACK}:{port}",
+        "NATS_MONITORING_LISTEN": f"{LOOPBACK}:{free_port()}",
+        "NATS_STORE_DIR": str(directory),
+        **{f"NATS_{user.upper()}_PASSWORD": password(user) for user in USERS},
+    }
+    with (directory / "log").open("wb") as log:
+        process = subprocess.Popen(nats_server_command(CONFIGURATION), env=environment, stdout=log, stderr=log)
+    try:
+        wait_until(lambda: process.poll() is not None or nats_answers(port, "accounts"))
+        assert process.poll() is None, (directory / "log").read_text()
+        with connect(f"nats://{LOOPBACK}:{port}", "admin") as admin:
+            bootstrap(admin)
+        yield f"nats://{LOOPBACK}:{port}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def nats_pattern(subject: str) -> str:
+    """The regular expression of a NATS subject with wildcards."""
+    return re.escape(subject).replace(r"\*", "[^.]+").replace(">", ".+")
+
+
+def password(user: str) -> str:
+    return f"password-of-{user}"
+
+
+def connect(url: str, user: str, **options: str) -> JetStream:
+    return JetStream.connect(url, user=user, password=password(user), **options)  # type: ignore[arg-type]
+
+
+def violations(url: str, user: str, probe: Callable[[Client], Awaitable[None]]) -> set[tuple[str, str]]:
+    """The subjects, with their queue groups, that the server denies in the course of a probe."""
+    denied: set[tuple[str, str]] = set()
+
+    async def on_error(error: Exception) -> None:
+        found = re.search(r'violation for \w+ to "([^"]+)"(?: using queue "([^"]+)")?', str(error))
+        assert found, f"not a denial: {error}"
+        denied.add((found[1], found[2] or ""))
+
+    async def run() -> None:
+        client = await nats.connect(url, user=user, password=password(user), error_cb=on_error)
+        await probe(client)
+        # The first PING overtakes what nats-py has buffered, the second does not.
+        await client.flush()
+        await client.flush()
+        await client.close()
+
+    asyncio.run(run())
+    return denied
+
+
+@pytest.mark.parametrize("user", SERVICES)
+def test_an_account_publishes_and_requests_exactly_what_its_work_needs(url: str, user: str) -> None:
+    async def publish_everywhere(client: Client) -> None:
+        for subject in probes:
+            await client.publish(subject, b"")
+
+    probes = with_neighbours([*MESSAGES, *REQUESTS])
+    denied = {subject for subject, _ in violations(url, user, publish_everywhere)}
+    expected = [re.compile(nats_pattern(allowed)) for allowed in MAY_PUBLISH[user]]
+    assert {subject for subject in probes if subject.lower() not in denied} == {
+        subject for subject in probes if any(pattern.fullmatch(subject) for pattern in expected)
+    }
+
+
+@pytest.mark.parametrize("user", SERVICES)
+def test_an_account_hears_exactly_what_its_work_needs(url: str, user: str) -> None:
+    async def subscribe_everywhere(client: Client) -> None:
+        for subject, group in itertools.product(HEARING, QUEUE_GROUPS):
+            await client.subscribe(subject, queue=group)
+
+    denied = violations(url, user, subscribe_everywhere)
+    own_inbox = {(f"_INBOX_{user}.>", group) for group in QUEUE_GROUPS}
+    allowed = {
+        probe for probe in itertools.product(HEARING, QUEUE_GROUPS) if (probe[0].lower(), probe[1]) not in denied
+    }
+    assert allowed == MAY_SUBSCRIBE[user] | own_inbox
+
+
+def test_the_tables_name_every_user_of_the_configuration() -> None:
+    text = (CONFIGURATION.parent / "accounts.conf").read_text()
+    assert set(re.findall(r"user: (\w+)", text)) == set(USERS) == {*SERVICES, "admin"}
+
+
+def test_each_account_does_its_work(url: str) -> None:
+    with connect(url, "agent") as agent:
+        trajectory = agent.publish("agent.rl.trajectory.v1", b"done", "trajectory-1")
+        assert agent.publish("agent.rl.trajectory.v1", b"done", "trajectory-1").duplicate
+        agent.publish_many(OutgoingMessage("agent.rl.feedback.v1", b"well done", f"feedback-{n}") for n in range(3))
+    with connect(url, "ingest") as ingest:
+        sequence = trajectory.sequence
+        assert ingest.state("RL_TRAJECTORIES").last_sequence >= sequence
+        (batch,) = ingest.read("RL_TRAJECTORIES", sequence, sequence, 10)
+        assert batch[0] == ingest.get("RL_TRAJECTORIES", sequence)
+        assert ingest.gaps("RL_TRAJECTORIES", 1, sequence) == []
+        assert settle_all(ingest, "RL_FEEDBACK", "feedback")[-1] == b"well done"
+        ingest.publish("agent.rl.dlq.trajectory", b"refused", "dlq-1")
+    with connect(url, "trainer") as trainer:
+        for subject in ("reward.v1", "training.request.v1", "training.status.v1", "training.cancel.v1"):
+            trainer.publish(f"agent.rl.{subject}", b"work", f"{subject}-1")
+        assert settle_all(trainer, "RL_TRAINING", "training_requests")[-1] == b"work"
+    with connect(url, "gateway") as gateway:
+        gateway.publish("agent.rl.serving.outcome.v1", b"served", "outcome-1")
+    with connect(url, "deployer") as deployer:
+        assert settle_all(deployer, "RL_SERVING", "serving_outcomes")[-1] == b"served"
+        deployer.publish("agent.rl.model.deployed.v1", b"deployed", "model-1")
+    with connect(url, "observer") as observer:
+        assert observer.state("RL_MODELS").messages >= 1
+        assert observer.request("CONSUMER.INFO.RL_FEEDBACK.feedback")["num_ack_pending"] == 0
+    with connect(url, "admin") as admin:
+        assert admin.erase("RL_TRAJECTORIES", sequence)
+        admin.request("STREAM.PURGE.RL_DLQ")
+        assert bootstrap(admin).drift == ()
+
+
+def settle_all(stream: JetStream, name: str, consumer: str) -> list[bytes]:
+    """Settle everything pending, in each of the ways, and return it."""
+    deliveries = [*stream.fetch(name, consumer, 1000, 0)]
+    deliveries[0].nak()
+    deliveries[0] = stream.fetch(name, consumer, 1, 10)[0]
+    deliveries[0].term()
+    stream.acknowledge(deliveries[1:])
+    return [delivery.message.data for delivery in deliveries]
+
+
+def test_an_agent_hears_of_a_deployed_model(url: str) -> None:
+    heard: list[bytes] = []
+    with connect(url, "agent") as agent, connect(url, "deployer") as deployer:
+        end = agent.subscribe("agent.rl.model.deployed.v1", "", lambda message: heard.append(message.data))
+        deployer.publish("agent.rl.model.deployed.v1", b"newer", "model-2")
+        wait_until(lambda: heard == [b"newer"])
+        end()
+
+
+def test_an_agent_cannot_have_its_answers_sent_into_the_pipeline(url: str) -> None:
+    async def ask_for_an_answer_elsewhere(client: Client) -> None:
+        await client.publish("agent.rl.trajectory.v1", b"{}", reply="agent.rl.training.request.v1")
+
+    with connect(url, "admin") as admin:
+        before = admin.state("RL_TRAINING").last_sequence
+        stored = admin.state("RL_TRAJECTORIES").last_sequence
+        violations(url, "agent", ask_for_an_answer_elsewhere)
+        wait_until(lambda: admin.state("RL_TRAJECTORIES").last_sequence > stored)
+        # A message of the admin's own comes after any that the answer could have become.
+        admin.publish("agent.rl.training.request.v1", b"", "marker")
+        assert admin.state("RL_TRAINING").last_sequence == before + 1
+
+
+def test_a_denied_publish_says_so_at_once(url: str) -> None:
+    with connect(url, "agent") as agent:
+        with pytest.raises(PublishRefused, match=r"id-1: this account may not publish to agent\.rl\.reward\.v1"):
+            agent.publish("agent.rl.reward.v1", b"", "id-1")
+        messages = [OutgoingMessage(f"agent.rl.{subject}.v1", b"", subject) for subject in ("reward", "trajectory")]
+        with pytest.raises(PublishIncomplete, match="1 of 2") as incomplete:
+            agent.publish_many(messages)
+        assert list(incomplete.value.failures) == ["reward"]
+
+
+def test_a_denied_request_says_so_at_once(url: str) -> None:
+    with connect(url, "ingest") as ingest:
+        attempts: list[Callable[[], object]] = [
+            lambda: ingest.erase("RL_TRAJECTORIES", 1),
+            lambda: ingest.state("RL_REWARDS"),
+            lambda: ingest.get("RL_REWARDS", 1),
+            lambda: ingest.fetch("RL_TRAINING", "training_requests", 1, 1),
+            lambda: ingest.request("STREAM.PURGE.RL_TRAJECTORIES"),
+            lambda: ingest.subscribe("agent.rl.trajectory.v1", "rl-trainers", lambda _: None),
+        ]
+        for attempt in attempts:
+            with pytest.raises(StreamDenied, match=r"this account may not .* use the account that may"):
+                attempt()
+
+
+def test_an_inbox_that_is_not_the_account_s_own_is_explained(url: str) -> None:
+    with (
+        connect(url, "agent", inbox_prefix="_INBOX") as agent,
+        pytest.raises(PublishRefused, match=r"may not receive replies under _INBOX\.>.*inbox_prefix"),
+    ):
+        agent.publish("agent.rl.trajectory.v1", b"", "id-2")
+
+
+@pytest.mark.parametrize(
+    ("user", "secret", "text"),
+    [("agent", "wrong", "refuses the user agent: check NATS_USER"), (None, None, "refuses connections without a user")],
+)
+def test_a_login_that_is_refused_says_which_settings_to_check(
+    url: str, user: str | None, secret: str | None, text: str
+) -> None:
+    with pytest.raises(StreamDenied, match=text) as refusal:
+        JetStream.connect(url, user=user, password=secret)
+    assert "wrong" not in str(refusal.value)
