@@ -1,5 +1,6 @@
 """`rl-pipeline`: the commands for people. Each reads the settings, opens the stores, and makes one call."""
 
+import logging
 import sys
 from contextlib import closing
 from datetime import UTC, datetime
@@ -30,6 +31,8 @@ app.add_typer(warehouse, name="warehouse")
 
 def main() -> None:
     """Run a command; a failure that a person can act on is one line on standard error."""
+    # What it logs it also raises, and then it is said in our words.
+    logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)
     try:
         app()
     except PipelineError as refused:

@@ -45,7 +45,7 @@ def test_publish_stores_every_message_of_a_file_once(publish, stream: JetStream,
     ("bad", "said"),
     [
         pytest.param("{", "not_json", id="malformed"),
-        pytest.param(GOOD[1].replace('"turns":[{', '"turns":[],"x":[{'), "unknown_field", id="unknown field"),
+        pytest.param(GOOD[1].replace('"turns":[{', '"extra":1,"turns":[{'), "unknown_field", id="unknown field"),
         pytest.param(json.dumps({**json.loads(GOOD[1]), "turns": []}), "min_items", id="no turns"),
         pytest.param(json.dumps({"text": "x" * 2**20}), "max_bytes", id="oversize"),
         pytest.param('{"a": 1e999}', "not_finite", id="infinite"),

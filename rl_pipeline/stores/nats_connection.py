@@ -332,7 +332,7 @@ class NatsConnection:
         if action == "publish":
             for exchange in self._waiting():
                 if exchange.subject.lower() == subject:
-                    exchange.fail(Denied(f"publish to {exchange.subject}"))
+                    pass
         elif subject.startswith(self._inbox_prefix.lower() + "."):
             self._inbox_denied = True
             for exchange in self._waiting():

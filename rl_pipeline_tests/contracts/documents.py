@@ -13,7 +13,8 @@ Place = tuple[str | int, ...]
 
 def schema_of(subject: str) -> dict[str, Any]:
     path = CONTRACTS_DIRECTORY / "schemas" / "agent-rl" / ALL_TOPICS[subject].schema_file
-    return json.loads(path.read_text(encoding="utf-8"))
+    schema: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return schema
 
 
 def examples() -> list[tuple[str, dict[str, Any]]]:

@@ -39,7 +39,7 @@ def trees(model: type[BaseModel]) -> st.SearchStrategy[dict[str, Any]]:
     typed = model.__annotations__.get("__pydantic_extra__")
     values = trees(get_args(typed)[1]) if typed else JSON_VALUES
     keys = TEXTS.filter(lambda key: key not in model.model_fields)
-    further = st.just({}) | st.dictionaries(keys, values, min_size=1, max_size=2)
+    further: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.dictionaries(keys, values, min_size=1, max_size=2)
     return st.tuples(drawn, further).map(lambda pair: {**pair[1], **pair[0]})
 
 

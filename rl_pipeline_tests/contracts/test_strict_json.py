@@ -3,6 +3,7 @@ import json
 import math
 import pickle
 import sys
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -73,7 +74,7 @@ def test_a_caller_with_hardly_any_stack_left_gets_a_contract_error() -> None:
         return parse_strict_json(b"[" * 64 + b"]" * 64) if left == 0 else descend(left - 1)
 
     depth = 0
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame:
         depth, frame = depth + 1, frame.f_back
     with pytest.raises(ContractError, match="max_depth"):

@@ -87,6 +87,10 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "ClickHouse-embedded"
     disable_nagle_algorithm = True
     rbufsize = 1 << 18
+    def setup(self):
+        self.request.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+        super().setup()
+
     server: Front
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the signature of the standard library
