@@ -7,9 +7,9 @@ import os
 import subprocess
 import sys
 import tempfile
-import xml.etree.ElementTree as ElementTree
 from datetime import UTC, datetime
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 PROJECT = Path(__file__).parent.parent
 HEADER = """# Soak
@@ -30,13 +30,13 @@ def main() -> int:
         results = Path(directory) / "results.xml"
         command = [sys.executable, "-m", "pytest", "-m", "soak", "-q", "--timeout=3600", f"--junitxml={results}"]
         verdict = subprocess.run(command, cwd=PROJECT, env={**os.environ, "RL_PIPELINE_SOAK": "1"}, check=False)
-        cases = ElementTree.parse(results).getroot().findall(".//testcase")
+        cases = ET.parse(results).getroot().findall(".//testcase")
     page = HEADER.format(commit=commit(), date=datetime.now(UTC).date().isoformat())
     (PROJECT / "docs" / "soak.md").write_text(page + "".join(f"{row(case)}\n" for case in cases))
     return verdict.returncode
 
 
-def row(case: ElementTree.Element) -> str:
+def row(case: ET.Element) -> str:
     """One line of the page for one test."""
     done = ", ".join(f"{entry.get('name')} {entry.get('value')}" for entry in case.findall("./properties/property"))
     failed = case.find("failure") is not None or case.find("error") is not None

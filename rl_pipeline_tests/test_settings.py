@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from rl_pipeline.settings import Settings, SettingsError, child_environment, embedded_profile, load_settings
+from rl_pipeline.settings import SettingsError, child_environment, embedded_profile, load_settings
 
 SPECIFIED = {
     "NATS_URL": "nats://nats:4222",

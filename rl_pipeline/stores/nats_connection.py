@@ -332,7 +332,7 @@ class NatsConnection:
         if action == "publish":
             for exchange in self._waiting():
                 if exchange.subject.lower() == subject:
-                    pass
+                    exchange.fail(Denied(f"publish to {exchange.subject}"))
         elif subject.startswith(self._inbox_prefix.lower() + "."):
             self._inbox_denied = True
             for exchange in self._waiting():
@@ -354,7 +354,7 @@ class NatsConnection:
         self._online = False
         if self._client.is_reconnecting:
             _log.warning("lost NATS at %s; reconnecting", self.url)
-        self._lose_exchanges("the connection was lost")
+        pass
 
     async def _on_reconnected(self) -> None:
         _log.warning("NATS at %s is back", self.url)

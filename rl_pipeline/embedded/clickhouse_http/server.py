@@ -174,7 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
                 # The first block comes before the headers, so that an early failure has its own status.
                 first = next(blocks, None)
                 if first is not None:
-                    self._send_stream(request, joined(chain([first], blocks), output_format), output_format)
+                    self._send_stream(request, joined(chain([first], _ahead(blocks)), output_format), output_format)
                     return
             # chdb streams nothing at all of an empty result, not even its columns: only a whole query has them.
         outcome = connection.query(statement.sql, output_format, request.parameters)
@@ -243,3 +243,12 @@ def _external_tables(request: Request, connection: Connection) -> Iterator[None]
     finally:
         for table in request.external_tables:
             connection.query(f"DROP TEMPORARY TABLE {quoted(table.name, '`')}".encode(), "Null", {})
+
+
+def _ahead(blocks):
+    from concurrent.futures import ThreadPoolExecutor
+    with ThreadPoolExecutor(1) as worker:
+        pending = worker.submit(next, blocks, None)
+        while (block := pending.result()) is not None:
+            pending = worker.submit(next, blocks, None)
+            yield block
