@@ -88,8 +88,9 @@ class Bare:
 
     def read(self) -> pl.DataFrame:
         settings = "SETTINGS output_format_arrow_compression_method = 'none'"
-        result = self.connection.query(f"{READ} {settings}", "ArrowStream")
-        return pl.from_arrow(pa.ipc.open_stream(result.get_memview().view()).read_all())
+        # Kept, because the frame lies in the result's own memory.
+        self.result = self.connection.query(f"{READ} {settings}", "ArrowStream")
+        return pl.from_arrow(pa.ipc.open_stream(self.result.get_memview().view()).read_all())
 
 
 class Adapter:
@@ -120,7 +121,7 @@ def measure(
             way.execute(TABLE)
             inserts[name] = min(inserts[name], seconds(lambda way=way: way.insert(rows)))
         for name, way in ways.items():
-            for _ in range(2):
+            for _ in range(4):
                 reads[name] = min(reads[name], seconds(lambda way=way: way.read()))
             if way.read().height != rows.height:
                 raise SystemExit(f"{name} lost rows: the figures would mean nothing")

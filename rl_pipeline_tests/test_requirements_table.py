@@ -5,8 +5,6 @@ import re
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 PROJECT = Path(__file__).parent.parent
 TABLE = PROJECT / "docs" / "requirements.md"
 LAST = {"S0": 106, "S1": 57, "S2": 98, "S3": 45, "S4": 30, "DX": 18, "C": 33}
@@ -19,7 +17,7 @@ def rows() -> list[list[str]]:
 
 
 @cache
-def tests_in(path: Path) -> frozenset[str]:
+def names_of_tests(path: Path) -> frozenset[str]:
     tree = ast.parse(path.read_text())
     return frozenset(
         node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
@@ -31,7 +29,7 @@ def wrong_references(cell: str) -> list[str]:
     wrong = []
     for reference in re.findall(r"`([^`]+)`", cell):
         path, _, test = reference.partition("::")
-        if not (PROJECT / path).exists() or (test and test not in tests_in(PROJECT / path)):
+        if not (PROJECT / path).exists() or (test and test not in names_of_tests(PROJECT / path)):
             wrong.append(reference)
     return wrong
 
@@ -41,17 +39,13 @@ def test_every_requirement_has_exactly_one_row() -> None:
     assert sorted(ids) == sorted(EVERY_ID)
 
 
-@pytest.mark.parametrize("row", rows(), ids=lambda row: row[0])
-def test_a_row_names_only_places_and_tests_that_exist(row: list[str]) -> None:
-    _, _, place, test = row
-    assert wrong_references(place) == []
-    assert wrong_references(test) == []
+def test_the_table_names_only_places_and_tests_that_exist() -> None:
+    wrong = {identifier: wrong_references(place + test) for identifier, _, place, test in rows()}
+    assert {identifier: references for identifier, references in wrong.items() if references} == {}
 
 
-@pytest.mark.parametrize("row", rows(), ids=lambda row: row[0])
-def test_a_requirement_that_is_met_names_its_test(row: list[str]) -> None:
-    identifier, _, place, test = row
-    assert bool(place) == bool(test), f"{identifier} names a place without a test or a test without a place"
+def test_a_requirement_names_both_its_place_and_its_test_or_neither() -> None:
+    assert [identifier for identifier, _, place, test in rows() if bool(place) != bool(test)] == []
 
 
 def test_a_row_that_names_a_test_that_does_not_exist_is_noticed() -> None:

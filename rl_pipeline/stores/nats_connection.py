@@ -354,7 +354,7 @@ class NatsConnection:
         self._online = False
         if self._client.is_reconnecting:
             _log.warning("lost NATS at %s; reconnecting", self.url)
-        pass
+        self._lose_exchanges("the connection was lost")
 
     async def _on_reconnected(self) -> None:
         _log.warning("NATS at %s is back", self.url)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -34,10 +35,25 @@ def _clickhouse_errors() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
+class Result:
+    """A result in chdb's own memory, not a copy: `view` is valid as long as this object lives, and no longer."""
+
+    view: memoryview
+    owner: object
+
+    @classmethod
+    def of(cls, chdb_result: Any) -> "Result":
+        if chdb_result.size() == 0:
+            return cls(memoryview(b""), None)
+        owner = chdb_result.get_memview()
+        return cls(owner.view(), owner)
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What one statement did."""
 
-    body: memoryview
+    result: Result
     read_rows: int = 0
     read_bytes: int = 0
     result_rows: int = 0
@@ -81,7 +97,7 @@ class Connection:
         with _clickhouse_errors():
             result = self._connection.query(sql, output_format, params=dict(parameters))
         return Outcome(
-            body=_body(result),
+            result=Result.of(result),
             read_rows=result.storage_rows_read(),
             read_bytes=result.storage_bytes_read(),
             result_rows=result.rows_read(),
@@ -90,13 +106,13 @@ class Connection:
             elapsed=result.elapsed(),
         )
 
-    def stream(self, sql: bytes, output_format: str, parameters: Mapping[str, str]) -> Generator[memoryview]:
+    def stream(self, sql: bytes, output_format: str, parameters: Mapping[str, str]) -> Generator[Result]:
         """Run a SELECT and yield each block as a self-contained piece in the format; memory stays bounded."""
         with _clickhouse_errors():
             blocks = self._connection.send_query(sql, output_format, params=dict(parameters))
             try:
                 for block in blocks:
-                    yield _body(block)
+                    yield Result.of(block)
             finally:
                 blocks.close()
 
@@ -107,7 +123,7 @@ class Connection:
         """
         with tempfile.TemporaryFile(dir=self._directory, buffering=0) as file:
             for chunk in chunks:
-                file.write(chunk)
+                _write(file, chunk)
             file.seek(0)
             source = f" FROM INFILE '/dev/fd/{file.fileno()}' COMPRESSION 'none' ".encode()
             sql = insert.target + source + insert.settings + b" FORMAT " + insert.data_format
@@ -120,7 +136,7 @@ class Connection:
             self._request_settings = dict.fromkeys(self._request_settings)
         elif verb == "USE":
             current = self.query(b"SELECT currentDatabase()", "TabSeparatedRaw", {})
-            self._own_database = self._database = bytes(current.body).decode().rstrip("\n")
+            self._own_database = self._database = bytes(current.result.view).decode().rstrip("\n")
 
     def close(self) -> None:
         self._connection.close()
@@ -129,12 +145,13 @@ class Connection:
         self.query(sql, "Null", {})
 
 
-def _body(result: Any) -> memoryview:
-    """The result's own memory, not a copy; it stays valid as long as the view."""
-    if result.size() == 0:
-        return memoryview(b"")
-    view: memoryview = result.get_memview().view()
-    return view
+def _write(file: FileIO, chunk: bytes) -> None:
+    rest = memoryview(chunk)
+    try:
+        while rest:
+            rest = rest[file.write(rest) :]
+    except OSError as error:
+        raise EngineError.named("NOT_ENOUGH_SPACE", f"Cannot keep the data to insert: {error.strerror}") from error
 
 
 def quoted(text: str, quote: str = "'") -> str:
@@ -164,7 +181,7 @@ class Engine:
         # This connection stays: chdb shuts the engine down when the last one closes.
         self._keeper = Connection(self.directory)
         facts = self._keeper.query(b"SELECT version(), timezone()", "TabSeparatedRaw", {})
-        self.version, self.timezone = bytes(facts.body).decode().split()
+        self.version, self.timezone = bytes(facts.result.view).decode().split()
 
     @contextmanager
     def connection(self, session_id: str | None, timeout: float, *, must_exist: bool) -> Iterator[Connection]:

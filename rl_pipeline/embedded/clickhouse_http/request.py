@@ -107,6 +107,9 @@ def read_request(target: str, headers: "Message[str, str]", raw_body: Iterator[b
     arguments = dict(parse_qsl(query_string, keep_blank_values=True, errors="surrogateescape"))
     _refuse_what_is_not_done(arguments)
     _authenticate(arguments, headers)
+    query_id = arguments.get("query_id") or None
+    if query_id and not re.fullmatch(r"[!-~]{1,200}", query_id):
+        raise EngineError.named("BAD_ARGUMENTS", "A query_id is up to 200 printable ASCII characters")
     body = decompressed(raw_body, headers.get("Content-Encoding", ""))
     tables: list[ExternalTable] = []
     if headers.get_content_type() == "multipart/form-data":
@@ -122,7 +125,7 @@ def read_request(target: str, headers: "Message[str, str]", raw_body: Iterator[b
         body=body,
         database=arguments.get("database") or headers.get("X-ClickHouse-Database"),
         default_format=headers.get("X-ClickHouse-Format") or arguments.get("default_format"),
-        query_id=arguments.get("query_id") or None,
+        query_id=query_id,
         session_id=arguments.get("session_id") or None,
         session_timeout=_session_timeout(arguments),
         session_must_exist=arguments.get("session_check") == "1",
@@ -185,13 +188,19 @@ def _session_timeout(arguments: Mapping[str, str]) -> float:
 def read_body(source: BinaryIO, headers: "Message[str, str]") -> Iterator[bytes]:
     """The request's body in pieces, by its length or its chunks; raises `EngineError` where it breaks off."""
     if headers.get("Transfer-Encoding", "").lower() == "chunked":
-        while size := int(_line(source).partition(b";")[0], 16):
+        while size := _size(_line(source).partition(b";")[0].decode(errors="replace"), 16):
             yield from _exactly(source, size)
             _line(source)
         while _line(source) != b"\r\n":
             pass
     else:
-        yield from _exactly(source, int(headers.get("Content-Length") or 0))
+        yield from _exactly(source, _size(headers.get("Content-Length") or "0", 10))
+
+
+def _size(digits: str, base: int) -> int:
+    if not re.fullmatch(r"[0-9A-Fa-f]+", digits.strip()) or (base == 10 and not digits.strip().isdecimal()):
+        raise EngineError.named("BAD_ARGUMENTS", "The request's body has no readable length")
+    return int(digits, base)
 
 
 def _line(source: BinaryIO) -> bytes:

@@ -3,13 +3,13 @@
 import json
 import secrets
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 import lz4.frame
 from backports import zstd
 
-from rl_pipeline.embedded.clickhouse_http.engine import Outcome
+from rl_pipeline.embedded.clickhouse_http.engine import Outcome, Result
 from rl_pipeline.embedded.clickhouse_http.errors import EngineError
 
 # exceptionCodeToHTTPStatus.cpp of ClickHouse; every code that is not here is a 500.
@@ -98,7 +98,7 @@ def summary(outcome: Outcome) -> str:
         "written_bytes": outcome.written_bytes,
         "total_rows_to_read": outcome.read_rows,
         "result_rows": outcome.result_rows or outcome.written_rows,
-        "result_bytes": len(outcome.body) or outcome.written_bytes,
+        "result_bytes": len(outcome.result.view) or outcome.written_bytes,
         "elapsed_ns": int(outcome.elapsed * 1e9),
     }
     return json.dumps({name: str(value) for name, value in figures.items()}, separators=(",", ":"))
@@ -112,7 +112,7 @@ def choose_encoding(accepted: str, settings: dict[str, str]) -> str | None:
     return next((name for name in _COMPRESSORS if name in offered), None)
 
 
-def compressed(pieces: Iterator[memoryview | bytes], encoding: str | None) -> Iterator[memoryview | bytes]:
+def compressed(pieces: Iterable[memoryview | bytes], encoding: str | None) -> Iterator[memoryview | bytes]:
     if encoding is None:
         yield from pieces
         return
@@ -127,15 +127,16 @@ def can_be_streamed(output_format: str) -> bool:
     return output_format == "ArrowStream" or output_format in _CONCATENATING
 
 
-def joined(blocks: Iterator[memoryview], output_format: str) -> Iterator[memoryview | bytes]:
-    """Make one result of the self-contained pieces that the engine streams."""
+def joined(blocks: Iterable[Result], output_format: str) -> Iterator[memoryview | bytes]:
+    """Make one result of the self-contained blocks of a stream. A piece is valid until the next is asked for."""
     if output_format != "ArrowStream":
-        yield from blocks
+        for block in blocks:
+            yield block.view
         return
     for number, block in enumerate(blocks):
         # Each piece is a whole Arrow stream: keep the schema message of the first and the end marker of the last.
-        schema_size = 8 + int.from_bytes(block[4:8], "little")
-        yield block[0 if number == 0 else schema_size : -len(_ARROW_END_OF_STREAM)]
+        schema_size = 8 + int.from_bytes(block.view[4:8], "little")
+        yield block.view[0 if number == 0 else schema_size : -len(_ARROW_END_OF_STREAM)]
     yield _ARROW_END_OF_STREAM
 
 

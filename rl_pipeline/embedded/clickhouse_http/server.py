@@ -6,8 +6,10 @@ the socket and the socket's bytes to chdb; small queries cost about the same, si
 """
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain
 from socketserver import TCPServer
@@ -15,7 +17,7 @@ from threading import Lock
 from typing import BinaryIO, cast
 from uuid import uuid4
 
-from rl_pipeline.embedded.clickhouse_http.engine import Connection, Engine, Outcome, quoted
+from rl_pipeline.embedded.clickhouse_http.engine import Connection, Engine, Outcome, Result, quoted
 from rl_pipeline.embedded.clickhouse_http.errors import EngineError
 from rl_pipeline.embedded.clickhouse_http.request import Request, read_body, read_request
 from rl_pipeline.embedded.clickhouse_http.response import (
@@ -87,11 +89,12 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "ClickHouse-embedded"
     disable_nagle_algorithm = True
     rbufsize = 1 << 18
-    def setup(self):
+    server: Front
+
+    def setup(self) -> None:
+        # Large results: fewer turns between the two processes.
         self.request.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
         super().setup()
-
-    server: Front
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the signature of the standard library
         """Nothing: a request line can hold a query's values."""
@@ -119,21 +122,22 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         self.server.works(self.connection)
-        body = read_body(cast("BinaryIO", self.rfile), self.headers)
+        self._answering = self._body_is_read = False
+        body = self._body()
         try:
             self._route(read_request(self.path, self.headers, body))
         except EngineError as error:
             self._send_error(error)
-        except ValueError:
-            self._send_error(EngineError.named("BAD_ARGUMENTS", "The request is malformed"))
-        # A body that nobody read would be taken for the next request.
-        try:
+        # What is left of the body would be taken for the next request.
+        with suppress(EngineError):
             for _ in body:
                 pass
-        except (EngineError, ValueError):
+        if self.server.stopping or not self._body_is_read:
             self.close_connection = True
-        if self.server.stopping:
-            self.close_connection = True
+
+    def _body(self) -> Iterator[bytes]:
+        yield from read_body(cast("BinaryIO", self.rfile), self.headers)
+        self._body_is_read = True
 
     def _route(self, request: Request) -> None:
         if request.path in {"/ping", "/replicas_status"} or self.command == "HEAD":
@@ -148,62 +152,73 @@ class _Handler(BaseHTTPRequestHandler):
                 request.session_id, request.session_timeout, must_exist=request.session_must_exist
             )
             with session as connection:
-                self._execute(request, connection)
+                finish = self._execute(request, connection)
+            # Only now, since a client that has its whole answer may at once use the session again.
+            finish()
 
-    def _execute(self, request: Request, connection: Connection) -> None:
+    def _execute(self, request: Request, connection: Connection) -> Callable[[], None]:
+        """Run the request's statement; returns what completes the answer."""
         statement = request.statement()
         if self.command == "GET" and not statement.only_reads:
             raise EngineError.named(
                 "READONLY", "Cannot execute query in readonly mode: method GET implies readonly, use POST to modify"
             )
+        finish: Callable[[], None]
         with _external_tables(request, connection):
             connection.prepare(request.database, request.settings)
             if statement.insert is not None:
                 outcome = connection.insert(statement.insert, request.body, request.parameters)
-                self._send_outcome(request, outcome)
+                finish = partial(self._send_outcome, request, outcome, None)
             else:
-                self._run(request, connection, statement)
+                finish = self._run(request, connection, statement)
         connection.remember(statement.verb, statement.sql)
+        return finish
 
-    def _run(self, request: Request, connection: Connection, statement: Statement) -> None:
+    def _run(self, request: Request, connection: Connection, statement: Statement) -> Callable[[], None]:
         output_format = statement.output_format or request.default_format or _DEFAULT_FORMAT
         whole = request.wait_end_of_query or statement.has_totals or "extremes" in request.settings
         if statement.is_select and can_be_streamed(output_format) and not whole:
-            blocks = connection.stream(statement.sql, output_format, request.parameters)
-            with closing(blocks):
+            with closing(connection.stream(statement.sql, output_format, request.parameters)) as blocks:
                 # The first block comes before the headers, so that an early failure has its own status.
                 first = next(blocks, None)
                 if first is not None:
-                    self._send_stream(request, joined(chain([first], _ahead(blocks)), output_format), output_format)
-                    return
+                    with closing(_one_ahead(blocks)) as rest:
+                        return self._send_stream(request, joined(chain([first], rest), output_format), output_format)
             # chdb streams nothing at all of an empty result, not even its columns: only a whole query has them.
         outcome = connection.query(statement.sql, output_format, request.parameters)
-        self._send_outcome(request, outcome, output_format if statement.only_reads or outcome.body else None)
+        has_result = statement.only_reads or len(outcome.result.view) > 0
+        return partial(self._send_outcome, request, outcome, output_format if has_result else None)
 
-    def _send_outcome(self, request: Request, outcome: Outcome, output_format: str | None = None) -> None:
-        encoding = choose_encoding(self.headers.get("Accept-Encoding", ""), request.settings) if outcome.body else None
-        pieces: list[memoryview | bytes] = list(compressed(iter([outcome.body]), encoding))
+    def _send_outcome(self, request: Request, outcome: Outcome, output_format: str | None) -> None:
+        encoding = choose_encoding(self.headers.get("Accept-Encoding", ""), request.settings) if output_format else None
+        pieces = list(compressed([outcome.result.view], encoding))
         headers = self._headers(request, output_format, encoding) | {"X-ClickHouse-Summary": summary(outcome)}
         self._send(200, pieces, headers)
 
-    def _send_stream(self, request: Request, pieces: Iterator[memoryview | bytes], output_format: str) -> None:
+    def _send_stream(
+        self, request: Request, pieces: Iterator[memoryview | bytes], output_format: str
+    ) -> Callable[[], None]:
         encoding = choose_encoding(self.headers.get("Accept-Encoding", ""), request.settings)
         failure = ExceptionBlock()
         headers = self._headers(request, output_format, encoding)
         self._begin(200, headers | {"Transfer-Encoding": "chunked", "X-ClickHouse-Exception-Tag": failure.tag})
-        try:
-            for piece in compressed(failure.at_the_end_of(pieces, self.server.engine.version), encoding):
-                self.wfile.write(b"%x\r\n" % len(piece))
-                self.wfile.write(piece)
-                self.wfile.write(b"\r\n")
-        finally:
-            # Without the last chunk, no client can take the part for the whole.
+        for piece in compressed(failure.at_the_end_of(pieces, self.server.engine.version), encoding):
+            self.wfile.write(b"%x\r\n" % len(piece))
+            self.wfile.write(piece)
+            self.wfile.write(b"\r\n")
+        return partial(self._end_stream, failure)
+
+    def _end_stream(self, failure: ExceptionBlock) -> None:
+        # Without the last chunk, no client can take the part for the whole.
+        if failure.happened:
             self.close_connection = True
-        if not failure.happened:
+        else:
             self.wfile.write(b"0\r\n\r\n")
-            self.close_connection = False
 
     def _send_error(self, error: EngineError) -> None:
+        if self._answering:
+            self.close_connection = True
+            return
         headers = {"Content-Type": "text/plain; charset=UTF-8", "X-ClickHouse-Exception-Code": str(error.code)}
         self._send(status_of(error), [error_text(error, self.server.engine.version)], headers)
 
@@ -222,12 +237,22 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(piece)
 
     def _begin(self, status: int, headers: dict[str, str]) -> None:
+        self._answering = True
         self.send_response(status)
         self.send_header("X-ClickHouse-Server-Display-Name", "embedded")
         self.send_header("X-ClickHouse-Timezone", self.server.engine.timezone)
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
+
+
+def _one_ahead(blocks: Iterator[Result]) -> Generator[Result]:
+    """The same blocks; while one is sent, the engine makes the next."""
+    with ThreadPoolExecutor(1) as worker:
+        coming = worker.submit(next, blocks, None)
+        while (block := coming.result()) is not None:
+            coming = worker.submit(next, blocks, None)
+            yield block
 
 
 @contextmanager
@@ -243,12 +268,3 @@ def _external_tables(request: Request, connection: Connection) -> Iterator[None]
     finally:
         for table in request.external_tables:
             connection.query(f"DROP TEMPORARY TABLE {quoted(table.name, '`')}".encode(), "Null", {})
-
-
-def _ahead(blocks):
-    from concurrent.futures import ThreadPoolExecutor
-    with ThreadPoolExecutor(1) as worker:
-        pending = worker.submit(next, blocks, None)
-        while (block := pending.result()) is not None:
-            pending = worker.submit(next, blocks, None)
-            yield block
