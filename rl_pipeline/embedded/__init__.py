@@ -1,1 +1,1 @@
-"""The local stack: the servers that `rl-pipeline up` runs on one machine, each as a real process, and their supervisor."""
+"""The servers that `rl-pipeline up` runs on one machine, each as a real process, and their supervisor."""

@@ -261,13 +261,9 @@ def test_insert_data_may_be_in_the_body_beside_the_query(ask: Ask) -> None:
 
 
 def test_an_upload_that_breaks_off_inserts_nothing(clickhouse_url: str, ask: Ask, database: str) -> None:
-    host, _, port = clickhouse_url.removeprefix("http://").partition(":")
-    target = f"/?{urlencode({'database': database, 'query': 'INSERT INTO t FORMAT CSV'})}"
-    for framing, part in ((b"Content-Length: 100", b"1,a\n"), (b"Transfer-Encoding: chunked", b"4\r\n1,a\n\r\n")):
-        with socket.create_connection((host, int(port))) as connection:
-            connection.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n%s" % (target.encode(), framing, part))
-            connection.shutdown(socket.SHUT_WR)
-            assert connection.makefile("rb").readline().startswith(b"HTTP/1.1 500 ")
+    arguments = {"database": database, "query": "INSERT INTO t FORMAT CSV"}
+    for part in (b"Content-Length: 100\r\n\r\n1,a\n", b"Transfer-Encoding: chunked\r\n\r\n4\r\n1,a\n\r\n"):
+        assert by_hand(clickhouse_url, arguments, part).startswith(b"HTTP/1.1 500 ")
     assert ask("SELECT count() FROM t").data == b"0\n"
 
 
@@ -334,6 +330,46 @@ def test_totals_and_extremes_are_not_lost(ask: Ask) -> None:
     assert ask("SELECT number FROM numbers(3)", extremes="1").data == b"0\n1\n2\n\n0\n2\n"
 
 
+def test_results_that_are_read_at_once_do_not_mix(ask: Ask) -> None:
+    wrong: list[str] = []
+
+    def read(letter: str) -> None:
+        for wait in ("0", "1") * 4:
+            found = ask(f"SELECT repeat('{letter}', 999) FROM numbers(20000)", wait_end_of_query=wait).data
+            if found != (letter.encode() * 999 + b"\n") * 20000:
+                wrong.append(letter)
+
+    threads = [threading.Thread(target=read, args=(letter,)) for letter in "abcdef"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"Content-Length: -5\r\n\r\n",
+        b"Content-Length: many\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n-1\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n\r\n",
+    ],
+)
+def test_a_body_without_a_readable_length_is_refused_and_the_connection_closed(
+    clickhouse_url: str, database: str, head: bytes
+) -> None:
+    answer = by_hand(clickhouse_url, {"database": database, "query": "INSERT INTO t FORMAT CSV"}, head)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"X-ClickHouse-Exception-Code: 36\r\n" in answer
+
+
+def test_a_query_id_cannot_write_headers(ask: Ask) -> None:
+    answer = ask("SELECT 1", query_id="x\r\nSet-Cookie: a=b")
+    assert (code(answer), answer.status) == (36, 400)
+    assert "Set-Cookie" not in answer.headers
+
+
 def test_a_slow_query_does_not_hold_up_the_others(clickhouse_url: str, ask: Ask) -> None:
     slow = [threading.Thread(target=ask, args=("SELECT sleep(2)",)) for _ in range(8)]
     for thread in slow:
@@ -343,6 +379,15 @@ def test_a_slow_query_does_not_hold_up_the_others(clickhouse_url: str, ask: Ask)
     assert all(thread.is_alive() for thread in slow)
     for thread in slow:
         thread.join()
+
+
+def by_hand(url: str, arguments: dict[str, str], rest: bytes) -> bytes:
+    """The answer to a request that no HTTP library would send: the line, then `rest`, then the end of what is sent."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(f"POST /?{urlencode(arguments)} HTTP/1.1\r\nHost: x\r\n".encode() + rest)
+        connection.shutdown(socket.SHUT_WR)
+        return connection.makefile("rb").read()
 
 
 def code(answer: urllib3.BaseHTTPResponse) -> int | None:
