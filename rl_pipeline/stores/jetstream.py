@@ -1,5 +1,5 @@
 """The stream port on NATS JetStream: the synchronous face of one connection. How it is done stands in the modules
-`jetstream_publishing`, `jetstream_reading`, `jetstream_api` and `nats_connection`.
+`jetstream_publishing`, `jetstream_reading`, `jetstream_api`, `nats_connection` and `nats_login`.
 """
 
 import json
@@ -17,7 +17,8 @@ from rl_pipeline.errors import PipelineError
 from rl_pipeline.stores.jetstream_api import JetStreamApi, JetStreamRefused
 from rl_pipeline.stores.jetstream_publishing import groups, publish_group
 from rl_pipeline.stores.jetstream_reading import delivered, missing_ranges, pull, read_batch, stream_state
-from rl_pipeline.stores.nats_connection import Denied, Login, NatsConnection
+from rl_pipeline.stores.nats_connection import Denied, NatsConnection
+from rl_pipeline.stores.nats_login import Login
 from rl_pipeline.stores.stream import (
     Delivery,
     MessageGone,

@@ -14,7 +14,6 @@ import re
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
@@ -22,7 +21,8 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from rl_pipeline.stores.stream import StreamDenied, StreamUnavailable
+from rl_pipeline.stores.nats_login import Login
+from rl_pipeline.stores.stream import StreamUnavailable
 
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -33,6 +33,7 @@ _RECONNECT_SECONDS = 0.25
 _CLOSE_SECONDS = 5.0
 # nats-py hands the server's text over in lower case.
 _VIOLATION = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"')
+_LOGIN_REFUSED = re.compile("authorization violation|authentication expired", re.IGNORECASE)
 
 
 class Unanswered(Exception):
@@ -49,23 +50,6 @@ class Denied(Exception):
 
 class TooLarge(Exception):
     """More than the server's limit for one message; the text names the limit."""
-
-
-@dataclass(frozen=True)
-class Login:
-    """Who a connection is: nobody, a user with a password, or a credentials file."""
-
-    user: str | None = None
-    password: str | None = None
-    credentials_file: Path | None = None
-
-    def options(self) -> dict[str, Any]:
-        """The options of nats-py that log in this way."""
-        if self.credentials_file is None:
-            return {"user": self.user, "password": self.password}
-        if not self.credentials_file.is_file():
-            raise StreamDenied(f"{self.credentials_file} is no file: set NATS_CREDENTIALS_FILE to a .creds file")
-        return {"user_credentials": self.credentials_file}
 
 
 @dataclass(eq=False, slots=True)
@@ -94,6 +78,17 @@ class Exchange:
             self.answer.exception()
 
 
+class _RenewingClient(Client):
+    """nats-py's client, but for a login that expires: it comes back as soon as the credentials file is renewed."""
+
+    async def _process_err(self, err_msg: str) -> None:
+        if "authentication expired" in err_msg:
+            # nats-py would close for good (nats.py's issues 193 and 1019).
+            await self._process_op_err(nats.errors.Error(f"nats: {err_msg}"))
+        else:
+            await super()._process_err(err_msg)
+
+
 class NatsConnection:
     """An open connection. Methods that are coroutines run on its loop, by `run` or `submit` from any thread."""
 
@@ -112,8 +107,9 @@ class NatsConnection:
         self._denied_subscriptions: set[str] = set()
         self._server_count = len(servers)
         self._process = os.getpid()
-        self._client = Client()
+        self._client = _RenewingClient()
         self._online = False
+        self._offline_reason = "the connection was lost"
         self._every_server_failed = asyncio.Event()
         options = {"servers": servers, "name": name, "inbox_prefix": inbox_prefix, **login.options()}
         self._loop = asyncio.new_event_loop()
@@ -263,8 +259,6 @@ class NatsConnection:
             self._refuse_connection()
         try:
             connecting.result()
-        except ImportError as error:
-            raise StreamDenied("a credentials file needs nkeys: pip install 'nats-py[nkeys]'") from error
         except (nats.errors.Error, ValueError) as error:
             raise StreamUnavailable(f"{self.url} is no usable address of NATS ({error}): set NATS_URL") from error
         self._replies = f"{self._client.new_inbox()}."
@@ -275,9 +269,8 @@ class NatsConnection:
 
     def _refuse_connection(self) -> NoReturn:
         reason = self._failures[-1] if self._failures else "no answer in time"
-        if any("authorization violation" in str(failure).lower() for failure in self._failures):
-            who = f"the user {self._login.user}" if self._login.user else "connections without a user"
-            raise StreamDenied(f"NATS at {self.url} refuses {who}: check NATS_USER and NATS_PASSWORD")
+        if any(_LOGIN_REFUSED.search(str(failure)) for failure in self._failures):
+            raise self._login.refusal(self.url)
         refused = isinstance(reason, ConnectionRefusedError)
         why = "connection refused" if refused else str(reason) or type(reason).__name__
         raise StreamUnavailable(
@@ -305,7 +298,7 @@ class NatsConnection:
         if self._inbox_denied:
             raise self._inbox_denial()
         if not self._online:
-            raise Unanswered("not connected")
+            raise Unanswered(f"not connected: {self._offline_reason}")
         exchange = Exchange(str(next(self._tokens)), subject, self._loop.create_future(), is_last)
         self._exchanges[exchange.token] = exchange
         return exchange
@@ -326,6 +319,7 @@ class NatsConnection:
             if len(told) >= self._server_count:
                 self._every_server_failed.set()
         else:
+            self._offline_reason = str(error) or type(error).__name__
             _log.debug("NATS at %s: %s", self.url, error)
 
     def _on_violation(self, action: str, subject: str) -> None:
