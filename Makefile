@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Tests use real servers; two workers suit two cores.
+# Two workers suit two cores. A file stays on one worker: its tests share their servers.
 WORKERS ?= 2
 PYTEST_ARGS ?=
 
@@ -12,7 +12,7 @@ help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 test: $(VENV)/ready  ## run the tests
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 demo: $(VENV)/ready  ## run the loop on embedded servers and show what happened
 	$(BIN)/rl-pipeline demo

@@ -2,6 +2,8 @@
 
 import socket
 
+import psutil
+
 from rl_pipeline.errors import PipelineError
 
 LOOPBACK = "127.0.0.1"
@@ -28,6 +30,17 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
+
+
+def listens(pid: int, port: int) -> bool:
+    """Whether it is this process, or a child of it, that listens on the port."""
+    try:
+        process = psutil.Process(pid)
+        family = [process, *process.children(recursive=True)]
+        sockets = [connection for member in family for connection in member.net_connections("tcp")]
+    except psutil.NoSuchProcess:
+        return False
+    return any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in sockets)
 
 
 def choose_port(setting: str, configured: int | None, usual: int) -> int:

@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
+import psutil
+
 from rl_pipeline.embedded.home import Home, hold
 from rl_pipeline.embedded.nats_server import nats_answers, nats_server_command, write_nats_configuration
-from rl_pipeline.embedded.ports import LOOPBACK, choose_port, free_port, is_free
+from rl_pipeline.embedded.ports import LOOPBACK, choose_port, free_port, listens
 from rl_pipeline.embedded.supervisor import Component, Supervisor
 from rl_pipeline.settings import Settings, child_environment, embedded_profile
 
@@ -122,7 +124,7 @@ def _clickhouse(settings: Settings, home: Home) -> Component:
     return Component(
         name="clickhouse",
         command=[sys.executable, "-m", "rl_pipeline.embedded.clickhouse_http", "--data", data, "--port", str(port)],
-        is_ready=lambda _: _get(f"{url}/ping") is not None,
+        is_ready=lambda pid: listens(pid, port) and _get(f"{url}/ping") is not None,
         log=home.subdirectory("logs") / "clickhouse.log",
         address=url,
     )
@@ -143,7 +145,7 @@ def _dagster(settings: Settings, home: Home, ui_port: int) -> list[list[Componen
     ui = f"http://{LOOPBACK}:{ui_port}"
     logs = home.subdirectory("logs")
 
-    def component(name: str, command: list[str], is_ready: Callable[[float], bool], address: str = "") -> Component:
+    def component(name: str, command: list[str], is_ready: Callable[[int], bool], address: str = "") -> Component:
         return Component(name, command, is_ready, logs / f"{name}.log", environment, address)
 
     code_server = component(
@@ -152,19 +154,19 @@ def _dagster(settings: Settings, home: Home, ui_port: int) -> list[list[Componen
             *(_program("dagster"), "api", "grpc", "--module-name", "rl_pipeline.definitions"),
             *("--host", LOOPBACK, "--port", str(code_port), "--use-python-environment-entry-point"),
         ],
-        lambda _: not is_free(code_port),
+        lambda pid: listens(pid, code_port),
         f"grpc://{LOOPBACK}:{code_port}",
     )
     webserver = component(
         "ui",
         [_program("dagster-webserver"), "--host", LOOPBACK, "--port", str(ui_port), "--workspace", str(workspace)],
-        lambda _: _get(f"{ui}/server_info") is not None,
+        lambda pid: listens(pid, ui_port) and _get(f"{ui}/server_info") is not None,
         ui,
     )
     daemon = component(
         "daemon",
         [_program("dagster-daemon"), "run", "--workspace", str(workspace)],
-        lambda since: _daemons_have_been_heard(ui, since),
+        lambda pid: _daemons_have_been_heard(ui, since=psutil.Process(pid).create_time()),
     )
     return [[code_server], [webserver, daemon]]
 

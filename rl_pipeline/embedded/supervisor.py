@@ -30,12 +30,12 @@ class ComponentFailed(PipelineError):
 class Component:
     """One process of a stack: how to start it, and how to know that it serves.
 
-    `is_ready(since)` says whether the process that was started at the Unix time `since` serves now.
+    `is_ready(pid)` says whether this very process serves: a stranger on its port answers just as well.
     """
 
     name: str
     command: list[str]
-    is_ready: Callable[[float], bool]
+    is_ready: Callable[[int], bool]
     log: Path
     environment: Mapping[str, str] | None = None
     address: str = ""
@@ -48,11 +48,10 @@ class _Child:
     process: subprocess.Popen[bytes]
     log: IO[bytes]
     started: float
-    since: float
     ready: bool = False
 
     def is_ready(self) -> bool:
-        return self.component.is_ready(self.since)
+        return self.component.is_ready(self.process.pid)
 
 
 @dataclass
@@ -144,7 +143,7 @@ class Supervisor:
             # A group of its own: Ctrl-C reaches the supervisor alone, and a stop reaches grandchildren too.
             start_new_session=True,
         )
-        child = _Child(component, process, log, started=self.clock(), since=time.time())
+        child = _Child(component, process, log, started=self.clock())
         self._children[component.name] = child
         self._tell_change()
         return child

@@ -3,7 +3,6 @@
 import io
 import re
 import socket
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,7 +26,7 @@ T = TypeVar("T")
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 # A large buffer on loopback saves the two processes from waking each other for every few packets: a third of the time.
 _NEAR_SOCKET = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)]
-_PIECE = 16 << 20
+_PIECE = 256 << 10
 _TAIL = 16 << 10
 _UNKNOWN_COLUMN = 16
 _OUT_OF_RANGE = 321
@@ -267,14 +266,21 @@ class _Source(io.RawIOBase):
         self._rest = memoryview(b"")
         self._tail = b""
 
-    def read(self, size: int = -1) -> bytes | memoryview:  # Arrow takes a view as well
-        wanted = size if size >= 0 else sys.maxsize
-        parts = []
-        while wanted and (self._rest or self._next_piece()):
-            parts.append(self._rest[:wanted])
-            self._rest = self._rest[wanted:]
-            wanted -= len(parts[-1])
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+    def read(self, size: int = 0) -> Any:
+        if size <= len(self._rest):
+            taken, self._rest = bytes(self._rest[:size]), self._rest[size:]
+            return taken
+        # Into memory of Arrow's pool, which is used again: fresh pages would cost as much as all the rest of a read.
+        buffer = pa.allocate_buffer(size, resizable=True)
+        with memoryview(buffer).cast("B") as target:
+            filled = 0
+            while filled < size and (self._rest or self._next_piece()):
+                part, self._rest = self._rest[: size - filled], self._rest[size - filled :]
+                target[filled : filled + len(part)] = part
+                filled += len(part)
+        if filled < size:
+            buffer.resize(filled)
+        return buffer
 
     def _next_piece(self) -> bool:
         piece = next(self._pieces, b"")

@@ -81,7 +81,8 @@ class JetStream:
     ) -> Self:
         """Connect to a server, or to any of several separated by commas; fails at once when none answers.
 
-        Replies arrive under `inbox_prefix`, which is `_INBOX_<user>` for a user, as `deploy/nats` grants it.
+        Replies arrive under `inbox_prefix`, by default `_INBOX_<user>` for a user with a password, as `deploy/nats`
+        grants it, and `_INBOX` for everybody else.
         """
         prefix = inbox_prefix or (f"_INBOX_{user}" if user else "_INBOX")
         login = Login(user, password, Path(credentials_file) if credentials_file else None)

@@ -177,13 +177,12 @@ def test_sessions_are_kept_checked_closed_and_used_by_one_at_a_time(ask: Ask) ->
     assert code(ask("SELECT 1", session_id="unknown", session_check="1")) == 372
     ask("CREATE TEMPORARY TABLE mine (a Int32)", session_id="s")
     assert ask("SELECT count() FROM mine", session_id="s", session_check="1").data == b"0\n"
-    slow = threading.Thread(target=ask, args=("SELECT sleep(2)",), kwargs={"session_id": "s"})
+    slow = threading.Thread(target=ask, args=("SELECT sleep(1), 'by s'",), kwargs={"session_id": "s"})
     slow.start()
-    answers = []
-    while slow.is_alive() and 373 not in answers:
-        answers.append(code(ask("SELECT 1", session_id="s")))
+    while ask("SELECT count() FROM system.processes WHERE query LIKE '%\\'by s\\''").data != b"1\n":
+        pass
+    assert code(ask("SELECT 1", session_id="s")) == 373
     slow.join()
-    assert 373 in answers
     ask("SELECT 1", session_id="s", close_session="1")
     assert code(ask("SELECT 1", session_id="s", session_check="1")) == 372
 

@@ -111,6 +111,14 @@ def test_a_signal_lets_the_running_query_finish_and_takes_no_more(tmp_path: Path
             urllib3.request("GET", f"{front.url}/ping", retries=False)
 
 
+def test_a_client_that_does_not_read_its_result_does_not_keep_the_front_from_stopping(tmp_path: Path) -> None:
+    with running_front(tmp_path) as front, socket.create_connection(("127.0.0.1", front.port)) as client:
+        sql = b"SELECT repeat('x', 1000) FROM numbers(1000000) FORMAT TSV"
+        client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(sql), sql))
+        assert client.recv(12) == b"HTTP/1.1 200"
+        assert front.stop() == 0
+
+
 def test_a_long_result_is_streamed_in_bounded_memory(tmp_path: Path) -> None:
     with running_front(tmp_path) as front, urllib3.PoolManager() as pool:
         # Prepared once, so that what is measured is the stream and not the engine's own warming up.

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from rl_pipeline.embedded.home import HomeUnusable, hold
-from rl_pipeline.embedded.ports import PortOccupied, choose_port, free_port, is_free
+from rl_pipeline.embedded.ports import PortOccupied, choose_port, free_port, is_free, listens
 from rl_pipeline.embedded.record import find_running_stack
 
 HOLD = """
@@ -105,3 +105,16 @@ def test_the_usual_port_gives_way_to_a_free_one_when_it_is_taken() -> None:
 def test_the_usual_port_is_taken_when_it_is_free() -> None:
     usual = free_port()
     assert choose_port("RL_PIPELINE_UI_PORT", None, usual) == usual
+
+
+def test_a_port_belongs_to_the_process_that_listens_on_it_and_to_no_other() -> None:
+    stranger = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            assert listens(os.getpid(), port)
+            assert not listens(stranger.pid, port)
+    finally:
+        stranger.kill()
+        stranger.wait()
+    assert not listens(stranger.pid, port)

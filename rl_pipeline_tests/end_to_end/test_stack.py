@@ -11,9 +11,6 @@ import pytest
 
 from rl_pipeline_tests.end_to_end.running_stack import RunningStack, run_command, wait_until
 
-# One worker runs all of it, on one stack.
-pytestmark = pytest.mark.xdist_group("stack")
-
 COMPONENTS = ["clickhouse", "code", "daemon", "nats", "ui"]
 OBSERVATIONS = """{ assetOrError(assetKey: {path: ["trajectory_stream"]}) { ... on Asset {
     assetObservations(limit: 1) { metadataEntries { label ... on IntMetadataEntry { intValue } } } } } }"""

@@ -30,8 +30,7 @@ FEEDBACK = "agent.rl.feedback.v1"
 @pytest.fixture(
     params=[
         pytest.param(1, id="single"),
-        # One worker runs all of them: a cluster costs more to start than to use.
-        pytest.param(3, id="cluster", marks=pytest.mark.xdist_group("nats_cluster")),
+        pytest.param(3, id="cluster"),
     ]
 )
 def replicas(request: pytest.FixtureRequest) -> int:

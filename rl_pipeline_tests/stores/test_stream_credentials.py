@@ -30,13 +30,12 @@ def new_key(prefix: int) -> Any:
     return nkeys.from_seed(nkeys.encode_seed(os.urandom(32), prefix))
 
 
+OPERATOR = new_key(nkeys.PREFIX_BYTE_OPERATOR)
+ACCOUNT, SYSTEM = (new_key(nkeys.PREFIX_BYTE_ACCOUNT) for _ in range(2))
+
+
 def name_of(key: Any) -> str:
     return str(key.public_key.decode())
-
-
-OPERATOR = new_key(nkeys.PREFIX_BYTE_OPERATOR)
-ACCOUNT = new_key(nkeys.PREFIX_BYTE_ACCOUNT)
-SYSTEM = new_key(nkeys.PREFIX_BYTE_ACCOUNT)
 
 
 def encoded(part: bytes) -> bytes:
@@ -120,9 +119,8 @@ def test_a_login_that_is_refused_says_which_settings_to_check(server: NatsServer
     for file in (another, expired):
         with pytest.raises(StreamDenied) as refusal:
             JetStream.connect(server.url, credentials_file=file)
-        assert str(refusal.value) == (
-            f"{refuses} the user of {file}: check NATS_CREDENTIALS_FILE, and that it has not expired"
-        )
+        settings = "check NATS_CREDENTIALS_FILE, and that it has not expired"
+        assert str(refusal.value) == f"{refuses} the user of {file}: {settings}"
 
 
 @pytest.mark.parametrize("spoil", ["BEGIN NATS USER JWT", "BEGIN USER NKEY SEED", "\nSU"])

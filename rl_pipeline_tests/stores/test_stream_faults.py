@@ -155,7 +155,6 @@ def test_every_acknowledged_message_is_stored_once_although_the_server_is_killed
 
 
 @pytest.mark.soak
-@pytest.mark.xdist_group("nats_cluster")
 def test_every_acknowledged_message_is_stored_once_although_leaders_are_killed(
     nats_cluster: list[NatsServer],
     soak_count: Callable[[int, int], int],

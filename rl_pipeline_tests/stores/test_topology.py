@@ -147,7 +147,6 @@ def test_more_replicas_than_servers_says_what_to_set(empty_server: JetStream) ->
         bootstrap(empty_server, replicas=3)
 
 
-@pytest.mark.xdist_group("nats_cluster")
 def test_a_cluster_keeps_every_stream_three_times(nats_cluster: list[NatsServer]) -> None:
     with JetStream.connect(cluster_url(nats_cluster)) as jetstream:
         remove_all_streams(jetstream)

@@ -204,7 +204,7 @@ def _size(digits: str, base: int) -> int:
 
 
 def _line(source: BinaryIO) -> bytes:
-    line = source.readline(65536)
+    line = _read(source.readline, 65536)
     if not line.endswith(b"\n"):
         raise _broken_off()
     return line
@@ -212,11 +212,18 @@ def _line(source: BinaryIO) -> bytes:
 
 def _exactly(source: BinaryIO, size: int) -> Iterator[bytes]:
     while size:
-        piece = source.read(min(size, _CHUNK))
+        piece = _read(source.read, min(size, _CHUNK))
         if not piece:
             raise _broken_off()
         size -= len(piece)
         yield piece
+
+
+def _read(read: Callable[[int], bytes], size: int) -> bytes:
+    try:
+        return read(size)
+    except TimeoutError as error:
+        raise _broken_off() from error
 
 
 def _broken_off() -> EngineError:

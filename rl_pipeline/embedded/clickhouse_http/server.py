@@ -5,6 +5,7 @@ Threads from the standard library, by measurement: with 3 KB texts as Arrow they
 the socket and the socket's bytes to chdb; small queries cost about the same, since the engine's share dominates.
 """
 
+import io
 import socket
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain
 from socketserver import TCPServer
 from threading import Lock
-from typing import BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 from uuid import uuid4
 
 from rl_pipeline.embedded.clickhouse_http.engine import Connection, Engine, Outcome, Result, quoted
@@ -33,7 +34,12 @@ from rl_pipeline.embedded.clickhouse_http.response import (
 )
 from rl_pipeline.embedded.clickhouse_http.statement import Insert, Statement
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
 _DEFAULT_FORMAT = "TabSeparated"
+_SECONDS_FOR_MORE_OF_A_BODY = 30  # ClickHouse's http_receive_timeout
+_SECONDS_TO_TAKE_SOMETHING = 2
 
 
 class Front(ThreadingHTTPServer):
@@ -84,6 +90,31 @@ class Front(ThreadingHTTPServer):
             self._idle.discard(connection)
 
 
+class _Output(io.BufferedIOBase):
+    """Waits for a client that takes its time, but does not keep the front from stopping for one that takes nothing."""
+
+    def __init__(self, connection: socket.socket, front: Front) -> None:
+        self._connection = connection
+        self._front = front
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: "ReadableBuffer") -> int:
+        rest = memoryview(data)
+        size = len(rest)
+        before = self._connection.gettimeout()
+        self._connection.settimeout(_SECONDS_TO_TAKE_SOMETHING)
+        while rest:
+            try:
+                rest = rest[self._connection.send(rest[: 1 << 20]) :]
+            except TimeoutError:
+                if self._front.stopping:
+                    raise ConnectionAbortedError from None
+        self._connection.settimeout(before)
+        return size
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "ClickHouse-embedded"
@@ -95,6 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
         # Large results: fewer turns between the two processes.
         self.request.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
         super().setup()
+        self.wfile = _Output(self.connection, self.server)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the signature of the standard library
         """Nothing: a request line can hold a query's values."""
@@ -136,8 +168,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _body(self) -> Iterator[bytes]:
+        self.connection.settimeout(_SECONDS_FOR_MORE_OF_A_BODY)
         yield from read_body(cast("BinaryIO", self.rfile), self.headers)
         self._body_is_read = True
+        self.connection.settimeout(None)
 
     def _route(self, request: Request) -> None:
         if request.path in {"/ping", "/replicas_status"} or self.command == "HEAD":
