@@ -139,7 +139,7 @@ def median_milliseconds(work: Callable[[], object]) -> float:
 
 
 def realistic_rows(count: int) -> pl.DataFrame:
-    """Texts of words that repeat as those of agents do: lz4 shortens them to about two thirds."""
+    """Texts of words that repeat as those of agents do: lz4 shortens them by a fifth."""
     chance = np.random.default_rng(7)
     letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
     words = np.array(["".join(chance.choice(letters, size)) for size in chance.integers(2, 11, 5000)])

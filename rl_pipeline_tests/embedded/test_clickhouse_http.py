@@ -6,12 +6,11 @@ import json
 import socket
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from urllib.parse import urlencode
 from uuid import uuid4
 
-import clickhouse_connect
 import lz4.frame
 import polars as pl
 import pyarrow as pa
@@ -19,11 +18,10 @@ import pytest
 import urllib3
 from backports import zstd
 from clickhouse_connect.driver.client import Client
-from clickhouse_connect.driver.exceptions import DatabaseError, StreamFailureError
-from clickhouse_connect.driver.external import ExternalData
+from clickhouse_connect.driver.exceptions import StreamFailureError
 from pyarrow import parquet
 
-Ask = Callable[..., urllib3.BaseHTTPResponse]
+from rl_pipeline_tests.embedded.clickhouse_requests import Ask, code, connected
 
 COMPRESSIONS = {
     "gzip": (gzip.compress, gzip.decompress),
@@ -31,41 +29,6 @@ COMPRESSIONS = {
     "lz4": (lz4.frame.compress, lz4.frame.decompress),
     "zstd": (zstd.compress, zstd.decompress),
 }
-
-
-def connected(url: str, **options: object) -> Client:
-    host, _, port = url.removeprefix("http://").partition(":")
-    return clickhouse_connect.get_client(host=host, port=int(port), **options)
-
-
-@pytest.fixture
-def database(clickhouse_url: str) -> Iterator[str]:
-    name = f"test_{uuid4().hex}"
-    with connected(clickhouse_url) as one:
-        one.command(f"CREATE DATABASE {name}")
-        one.command(f"CREATE TABLE {name}.t (id UInt32, text String) ENGINE = MergeTree ORDER BY id")
-        yield name
-        one.command(f"DROP DATABASE {name} SYNC")
-
-
-@pytest.fixture
-def client(clickhouse_url: str, database: str) -> Iterator[Client]:
-    with connected(clickhouse_url, database=database) as one:
-        yield one
-
-
-@pytest.fixture
-def ask(clickhouse_url: str, database: str) -> Iterator[Ask]:
-    """`ask(body, method=…, headers=…, **arguments)`: a bare request in the test's database."""
-    with urllib3.PoolManager(retries=False) as pool:
-
-        def request(
-            body: object = None, *, method: str = "POST", headers: dict[str, str] | None = None, **arguments: object
-        ) -> urllib3.BaseHTTPResponse:
-            target = f"{clickhouse_url}/?{urlencode({'database': database, **arguments})}"
-            return pool.request(method, target, body=body, headers=headers, decode_content=False)
-
-        yield request
 
 
 def test_it_answers_pings(clickhouse_url: str, client: Client) -> None:
@@ -141,50 +104,6 @@ def test_headers_say_what_was_done(ask: Ask) -> None:
     assert json.loads(answer.headers["X-ClickHouse-Summary"])["read_rows"] == "2"
     assert answer.headers["X-ClickHouse-Server-Display-Name"]
     assert answer.headers["X-ClickHouse-Timezone"] == ask("SELECT timezone()").data.decode().strip()
-
-
-@pytest.mark.parametrize("session", [True, False])
-def test_settings_hold_for_one_request(clickhouse_url: str, database: str, session: bool) -> None:
-    with connected(clickhouse_url, database=database, autogenerate_session_id=session) as client:
-        sql = "SELECT toUInt64(getSetting('max_block_size'))"
-        before = client.query(sql).first_row[0]
-        assert client.query(sql, settings={"max_block_size": 77}).first_row[0] == 77
-        assert client.query(sql).first_row[0] == before
-
-
-def test_a_sessions_own_settings_and_database_stay_and_a_requests_do_not(client: Client, database: str) -> None:
-    sql = "SELECT toUInt64(getSetting('max_block_size')), currentDatabase()"
-    client.database = None
-    client.command("SET max_block_size = 99")
-    client.command(f"USE {database}")
-    assert client.query(sql).first_row == (99, database)
-    client.database = "system"
-    assert client.query(sql, settings={"max_block_size": 5}).first_row == (5, "system")
-    client.database = None
-    assert client.query(sql).first_row == (99, database)
-
-
-def test_temporary_tables_belong_to_their_session(clickhouse_url: str, client: Client) -> None:
-    client.command("CREATE TEMPORARY TABLE mine (a Int32)")
-    client.insert("mine", [[1], [2]], column_names=["a"], column_type_names=["Int32"])
-    assert client.query("SELECT sum(a) FROM mine").first_row == (3,)
-    with connected(clickhouse_url) as other, pytest.raises(DatabaseError) as raised:
-        other.query("SELECT * FROM mine")
-    assert raised.value.code == 60
-
-
-def test_sessions_are_kept_checked_closed_and_used_by_one_at_a_time(ask: Ask) -> None:
-    assert code(ask("SELECT 1", session_id="unknown", session_check="1")) == 372
-    ask("CREATE TEMPORARY TABLE mine (a Int32)", session_id="s")
-    assert ask("SELECT count() FROM mine", session_id="s", session_check="1").data == b"0\n"
-    slow = threading.Thread(target=ask, args=("SELECT sleep(1), 'by s'",), kwargs={"session_id": "s"})
-    slow.start()
-    while ask("SELECT count() FROM system.processes WHERE query LIKE '%\\'by s\\''").data != b"1\n":
-        pass
-    assert code(ask("SELECT 1", session_id="s")) == 373
-    slow.join()
-    ask("SELECT 1", session_id="s", close_session="1")
-    assert code(ask("SELECT 1", session_id="s", session_check="1")) == 372
 
 
 def test_parameters_are_values_whatever_they_contain(clickhouse_url: str, database: str) -> None:
@@ -298,20 +217,6 @@ def test_the_client_compresses_as_it_likes(clickhouse_url: str, database: str, c
         assert client.query("SELECT * FROM t ORDER BY id").result_rows == rows
 
 
-def test_external_data_is_a_table_for_one_query(client: Client) -> None:
-    for columns in (
-        {"structure": ["id UInt8", "pair Tuple(UInt8, String)"]},
-        {"types": ["UInt8", "Tuple(UInt8, String)"]},
-    ):
-        data = ExternalData(file_name="ext.tsv", data=b"1\t(1,'x')\n2\t(2,'y')\n", fmt="TSV", **columns)
-        names = "id, pair" if "structure" in columns else "_1, _2"
-        found = client.query(f"SELECT {names} FROM ext ORDER BY 1", external_data=data)
-        assert found.result_rows == [(1, (1, "x")), (2, (2, "y"))]
-        with pytest.raises(DatabaseError) as raised:
-            client.query("SELECT * FROM ext")
-        assert raised.value.code == 60
-
-
 def test_a_result_that_fails_underway_is_not_taken_for_whole(client: Client, ask: Ask) -> None:
     sql = "SELECT throwIf(number = 900000), number FROM numbers(1000000)"
     with client.query_row_block_stream(sql) as blocks, pytest.raises(StreamFailureError) as raised:
@@ -363,6 +268,12 @@ def test_a_body_without_a_readable_length_is_refused_and_the_connection_closed(
     assert b"X-ClickHouse-Exception-Code: 36\r\n" in answer
 
 
+def test_an_argument_that_is_not_text_is_refused(clickhouse_url: str) -> None:
+    for target in ("query=SELECT%20%FF", "query=SELECT%201&param_a=%FF", "query=SELECT%201&max_threads=%FF"):
+        answer = urllib3.request("POST", f"{clickhouse_url}/?{target}")
+        assert (code(answer), answer.status) == (36, 400)
+
+
 def test_a_query_id_cannot_write_headers(ask: Ask) -> None:
     answer = ask("SELECT 1", query_id="x\r\nSet-Cookie: a=b")
     assert (code(answer), answer.status) == (36, 400)
@@ -370,7 +281,7 @@ def test_a_query_id_cannot_write_headers(ask: Ask) -> None:
 
 
 def test_a_slow_query_does_not_hold_up_the_others(clickhouse_url: str, ask: Ask) -> None:
-    slow = [threading.Thread(target=ask, args=("SELECT sleep(2)",)) for _ in range(8)]
+    slow = [threading.Thread(target=ask, args=("SELECT sleep(3)",)) for _ in range(8)]
     for thread in slow:
         thread.start()
     assert urllib3.request("GET", f"{clickhouse_url}/ping").status == 200
@@ -387,8 +298,3 @@ def by_hand(url: str, arguments: dict[str, str], rest: bytes) -> bytes:
         connection.sendall(f"POST /?{urlencode(arguments)} HTTP/1.1\r\nHost: x\r\n".encode() + rest)
         connection.shutdown(socket.SHUT_WR)
         return connection.makefile("rb").read()
-
-
-def code(answer: urllib3.BaseHTTPResponse) -> int | None:
-    found = answer.headers.get("X-ClickHouse-Exception-Code")
-    return int(found) if found else None

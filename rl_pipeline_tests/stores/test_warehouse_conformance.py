@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 
 import polars as pl
 import pytest
+from clickhouse_connect.driver import httputil
 from polars.testing import assert_frame_equal
 
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
@@ -24,11 +25,18 @@ def engine_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("in_process")
 
 
-@pytest.fixture(params=["http", "in_process"])
+@pytest.fixture(scope="module")
+def far_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server that the adapter takes for one across the network, to which it speaks with compression."""
+    with running_front(tmp_path_factory.mktemp("far"), host="127.0.0.2") as front:
+        yield front.url
+
+
+@pytest.fixture(params=["clickhouse_url", "far_url", "in_process"])
 def any_warehouse(request: pytest.FixtureRequest) -> Iterator[Warehouse]:
     database = f"test_{uuid4().hex}"
-    if request.param == "http":
-        client = ClickHouseWarehouse.connect(request.getfixturevalue("clickhouse_url"), database)
+    if request.param.endswith("url"):
+        client = ClickHouseWarehouse.connect(request.getfixturevalue(request.param), database)
     else:
         client = ClickHouseWarehouse.in_process(request.getfixturevalue("engine_directory"), database)
     with own_database(client):
@@ -260,6 +268,15 @@ def test_threads_share_one_warehouse(any_warehouse: Warehouse) -> None:
     assert not failures
     counts = any_warehouse.query("SELECT id, count() AS n FROM turns GROUP BY id ORDER BY id")
     assert counts["n"].to_list() == [5] * 6
+
+
+def test_closing_leaves_nothing_behind(clickhouse_url: str) -> None:
+    before = len(httputil.all_managers)
+    for _ in range(3):
+        client = ClickHouseWarehouse.connect(clickhouse_url, "any")
+        client.close()
+        client.close()
+    assert len(httputil.all_managers) == before
 
 
 def test_a_server_that_is_not_there_is_told_in_one_line() -> None:

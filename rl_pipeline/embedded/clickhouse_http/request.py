@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from email.message import Message
 from itertools import chain
 from typing import BinaryIO, Protocol
-from urllib.parse import parse_qsl
+from urllib.parse import unquote_to_bytes
 
 import lz4.frame
 from backports import zstd
@@ -104,7 +104,7 @@ class Request:
 def read_request(target: str, headers: "Message[str, str]", raw_body: Iterator[bytes]) -> Request:
     """Sort out a request. Raises `EngineError` for what this front does not do, rather than doing something else."""
     path, _, query_string = target.partition("?")
-    arguments = dict(parse_qsl(query_string, keep_blank_values=True, errors="surrogateescape"))
+    arguments = {_text(name): _text(value) for name, value in _arguments(query_string)}
     _refuse_what_is_not_done(arguments)
     _authenticate(arguments, headers)
     query_id = arguments.get("query_id") or None
@@ -117,7 +117,7 @@ def read_request(target: str, headers: "Message[str, str]", raw_body: Iterator[b
         arguments |= fields
         tables = [_external_table(name, data, arguments) for name, data in files.items()]
         body = iter(())
-    query = arguments.get("query", "").encode(errors="surrogateescape")
+    query = arguments.get("query", "").encode()
     return Request(
         path=path,
         # ClickHouse reads the parameter and the body as one text with a line break between.
@@ -134,6 +134,19 @@ def read_request(target: str, headers: "Message[str, str]", raw_body: Iterator[b
         parameters={name[6:]: value for name, value in arguments.items() if name.startswith("param_")},
         external_tables=tables,
     )
+
+
+def _arguments(query_string: str) -> Iterator[tuple[bytes, bytes]]:
+    for argument in filter(None, query_string.replace("+", " ").split("&")):
+        name, _, value = argument.partition("=")
+        yield unquote_to_bytes(name), unquote_to_bytes(value)
+
+
+def _text(content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise EngineError.named("BAD_ARGUMENTS", "An argument is not UTF-8") from error
 
 
 def _settings(arguments: Mapping[str, str], tables: list[ExternalTable]) -> dict[str, str]:
@@ -274,11 +287,10 @@ def _multipart(body: bytes, content_type: str) -> tuple[dict[str, str], dict[str
         name = _PART_NAME.search(head)
         if name is None:
             raise EngineError.named("BAD_ARGUMENTS", "A part of the form has no name")
-        key = name.group(1).decode(errors="surrogateescape")
         if _PART_FILE.search(head):
-            files[key] = data
+            files[_text(name.group(1))] = data
         else:
-            fields[key] = data.decode(errors="surrogateescape")
+            fields[_text(name.group(1))] = _text(data)
     return fields, files
 
 

@@ -6,7 +6,9 @@ the socket and the socket's bytes to chdb; small queries cost about the same, si
 """
 
 import io
+import logging
 import socket
+import sys
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
@@ -36,6 +38,8 @@ from rl_pipeline.embedded.clickhouse_http.statement import Insert, Statement
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
+_log = logging.getLogger(__name__)
 
 _DEFAULT_FORMAT = "TabSeparated"
 _SECONDS_FOR_MORE_OF_A_BODY = 30  # ClickHouse's http_receive_timeout
@@ -76,6 +80,10 @@ class Front(ThreadingHTTPServer):
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RD)
         self.server_close()
+
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002  # the standard library's
+        """Name the error alone: the traceback that would be printed can hold values of a query."""
+        _log.error("a request failed with %s", type(sys.exception()).__name__)
 
     def waits(self, connection: socket.socket) -> None:
         """The connection has no request running: it may be closed at any time."""
