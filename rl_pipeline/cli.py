@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,8 +13,9 @@ import typer
 
 from rl_pipeline.embedded.record import find_running_stack
 from rl_pipeline.errors import PipelineError
-from rl_pipeline.opening import current_settings, open_stream, open_warehouse
+from rl_pipeline.opening import current_settings, open_raw_objects, open_stream, open_warehouse
 from rl_pipeline.settings import Settings, load_settings
+from rl_pipeline.stores.stream import StreamDenied
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -37,6 +39,11 @@ def main() -> None:
         app()
     except PipelineError as refused:
         typer.echo(f"rl-pipeline: {refused}", err=True)
+        sys.exit(1)
+    except OSError as refused:
+        if refused.filename is None:
+            raise
+        typer.echo(f"rl-pipeline: {refused.filename}: {refused.strerror}", err=True)
         sys.exit(1)
     except ModuleNotFoundError as absent:
         typer.echo(
@@ -85,23 +92,27 @@ def demo() -> None:
 @app.command()
 def publish(
     files: Annotated[list[Path] | None, typer.Argument(help="JSON or JSON-lines files; - is standard input.")] = None,
-    subject: Annotated[str, typer.Option(help="The subject to publish on.")] = "agent.rl.trajectory.v1",
+    subject: Annotated[str | None, typer.Option(help="The files' subject; else agent.rl.trajectory.v1.")] = None,
     sample: Annotated[int, typer.Option(min=0, help="Publish this many made-up trajectories.")] = 0,
 ) -> None:
     """Publish messages; all of them are checked first, and nothing is published when one is refused."""
     from rl_pipeline.collection.publishing import outgoing_message
     from rl_pipeline.collection.reading import read_messages
     from rl_pipeline.collection.samples import sample_trajectories
+    from rl_pipeline.contracts import Message
 
-    if bool(files) == bool(sample):
-        raise PipelineError("name the files to publish, or say --sample 10")
+    if bool(files) == bool(sample) or (sample and subject):
+        raise PipelineError("name the files to publish, with their --subject if need be, or say --sample 10")
+    messages: Sequence[Message]
     if sample:
-        made_up = sample_trajectories(sample, now=datetime.now(UTC), randomness=SystemRandom())
-        messages = [outgoing_message(trajectory) for trajectory in made_up]
+        messages = list(sample_trajectories(sample, now=datetime.now(UTC), randomness=SystemRandom()))
     else:
-        messages = [outgoing_message(message) for message in read_messages(subject, files or [])]
-    with open_stream(current_settings()) as stream:
-        stored = stream.publish_many(messages)
+        messages = read_messages(subject or "agent.rl.trajectory.v1", files or [])
+    settings = current_settings()
+    with open_stream(settings) as stream:
+        stored = stream.publish_many(
+            [outgoing_message(message, lambda: open_raw_objects(settings)) for message in messages]
+        )
     duplicates = sum(published.duplicate for published in stored)
     typer.echo(
         f"published {len(stored) - duplicates} messages, the last with sequence "
@@ -142,7 +153,13 @@ def warehouse_migrate() -> None:
 
 def _prepare_stores(settings: Settings) -> None:
     """Streams and tables, before anything reads them."""
-    _bootstrap_streams(settings)
+    try:
+        _bootstrap_streams(settings)
+    except StreamDenied:
+        # A service account works with what the admin made.
+        typer.echo(
+            "streams      not checked: only the admin may; `rl-pipeline streams bootstrap` with that account does"
+        )
     _migrate_warehouse(settings)
 
 

@@ -34,8 +34,13 @@ def run_demo(settings: Settings, *, tell: Callable[[str], None], prepare_stores:
     foreign = [name.upper() for name in ("nats_url", "clickhouse_url") if name in settings.model_fields_set]
     if foreign:
         raise DemoFailed(f"the demo makes up data and must not reach real servers: unset {' and '.join(foreign)}")
-    own_home = settings.model_copy(update={"rl_pipeline_home": settings.rl_pipeline_home / "demo"})
-    with running_stack(own_home, report=tell, prepare_stores=prepare_stores) as stack:
+    home = settings.rl_pipeline_home.resolve() / "demo"
+    objects = str(home / "objects")
+    own = {"dagster_home": None, "model_storage_path": objects, "trajectory_storage_path": objects}
+    apart = settings.model_copy(update={"rl_pipeline_home": home, **own})
+    with running_stack(apart, report=tell, prepare_stores=prepare_stores) as stack:
+        if stack.supervisor.stop_requested.is_set():
+            raise DemoFailed("interrupted")
         last = _publish(stack, tell)
         seen = _await_observation(stack, last)
         tell(f"\nDagster's sensor has observed the stream; ClickHouse keeps what it saw:\n{seen}\n")

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from rl_pipeline.embedded.record import find_running_stack, settings_of_running_stack
 from rl_pipeline.settings import Settings, load_settings
 from rl_pipeline.stores.jetstream import JetStream
+from rl_pipeline.stores.object_addresses import open_objects
+from rl_pipeline.stores.objects import Objects
 
 if TYPE_CHECKING:
     from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
@@ -37,3 +39,13 @@ def open_warehouse(settings: Settings) -> "ClickHouseWarehouse":
         user=settings.clickhouse_user,
         password=settings.clickhouse_password.get_secret_value(),
     )
+
+
+def open_raw_objects(settings: Settings) -> Objects:
+    """Where trajectories too large for a message lie, beside the archive. Raises `ObjectsUnavailable`."""
+    url = f"{settings.trajectory_storage_path.rstrip('/')}/raw"
+    if not url.startswith("s3://"):
+        return open_objects(url)
+    from rl_pipeline.stores.s3 import s3_client
+
+    return open_objects(url, s3_client=s3_client(endpoint_url=settings.s3_endpoint_url))

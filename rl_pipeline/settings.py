@@ -19,7 +19,8 @@ from rl_pipeline.contracts.training_request import Algorithm
 from rl_pipeline.errors import PipelineError
 
 _CRON_FIELD = r"[\d*/,\-A-Za-z]+"
-_STORAGE_SCHEMES = ("s3", "file", "")
+# Minute, hour, day of the month, month, day of the week.
+_CRON_RANGES = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 
 
 class SettingsError(PipelineError):
@@ -30,9 +31,13 @@ def _addresses(*schemes: str) -> AfterValidator:
     def check(addresses: str) -> str:
         for address in addresses.split(","):
             parts = urlsplit(address.strip())
+            try:
+                port_is_wrong = parts.port == 0
+            except ValueError:
+                port_is_wrong = True
             if parts.username or parts.password:
                 raise ValueError("must not carry a user or password: people see addresses, use the other variables")
-            if parts.scheme not in schemes or not parts.hostname:
+            if parts.scheme not in schemes or not parts.hostname or port_is_wrong:
                 raise ValueError(f"must be an address such as {schemes[0]}://host:port")
         return addresses
 
@@ -40,7 +45,7 @@ def _addresses(*schemes: str) -> AfterValidator:
 
 
 def _storage_location(location: str) -> str:
-    if urlsplit(location).scheme not in _STORAGE_SCHEMES:
+    if not re.match(r"s3://[^/]|file:///|(?![A-Za-z0-9+.-]+:)", location):
         raise ValueError("must be s3://bucket/prefix, file:///directory or a directory")
     return location
 
@@ -48,6 +53,10 @@ def _storage_location(location: str) -> str:
 def _five_cron_fields(cron: str) -> str:
     if not re.fullmatch(rf"\s*{_CRON_FIELD}(\s+{_CRON_FIELD}){{4}}\s*", cron):
         raise ValueError("must be a cron line of five fields such as '0 2 * * *'")
+    for field, (least, most) in zip(cron.split(), _CRON_RANGES, strict=True):
+        moments = re.sub(r"/\d+", "", field)  # a step may be any number
+        if any(not least <= int(number) <= most for number in re.findall(r"\d+", moments)):
+            raise ValueError(f"has {field} where a number from {least} to {most} belongs, as in '0 2 * * *'")
     return cron.strip()
 
 
@@ -161,8 +170,8 @@ class Settings(BaseSettings):
 
     def with_defaults(self, profile: Mapping[str, Any]) -> "Settings":
         """The same settings over another profile's defaults: what the environment sets explicitly stays."""
-        unset = {field: value for field, value in profile.items() if field not in self.model_fields_set}
-        return _validated(unset)
+        explicit = {field: getattr(self, field) for field in self.model_fields_set}
+        return _validated({**profile, **explicit})
 
 
 def embedded_profile(home: Path, *, nats_url: str, clickhouse_url: str) -> dict[str, object]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from rl_pipeline.collection import publishing, subscribing
 from rl_pipeline.contracts import Message, validate_trajectory
-from rl_pipeline.opening import current_settings, open_stream
+from rl_pipeline.opening import current_settings, open_raw_objects, open_stream
 from rl_pipeline.stores.stream import Published
 
 __all__ = ["publish_nats", "subscribe_nats", "validate_trajectory"]
@@ -16,8 +16,9 @@ def publish_nats(
     subject: str, payload: Message | dict[str, Any] | str | bytes, schema_validate: bool = True
 ) -> Published:
     """Publish one message at `NATS_URL`; see `rl_pipeline.collection.publish_nats`."""
-    with open_stream(current_settings()) as stream:
-        return publishing.publish_nats(stream, subject, payload, schema_validate)
+    settings = current_settings()
+    with open_stream(settings) as stream:
+        return publishing.publish_nats(stream, subject, payload, schema_validate, lambda: open_raw_objects(settings))
 
 
 @contextmanager

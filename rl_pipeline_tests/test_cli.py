@@ -13,6 +13,7 @@ from rl_pipeline.collection.samples import sample_trajectories
 from rl_pipeline.contracts import serialize
 from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.embedded.ports import free_port
+from rl_pipeline.stores.disk import DiskObjects
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline_tests.end_to_end.running_stack import run_command
 
@@ -66,8 +67,28 @@ def test_one_bad_message_stops_the_whole_file_with_one_line(
 def test_an_unknown_subject_is_refused_with_those_that_are_known(publish, stream: JetStream, tmp_path: Path) -> None:
     refused = publish(written(tmp_path, *GOOD), "--subject", "agent.rl.gossip.v1")
     assert refused.returncode == 1
-    assert "agent.rl.trajectory.v1" in refused.stderr
+    assert refused.stderr.count("agent.rl.trajectory.v1") == 1
     assert len(refused.stderr.splitlines()) == 1
+
+
+def test_a_trajectory_too_large_for_a_message_travels_by_claim_check(
+    stream: JetStream, tmp_path: Path, nats_server: NatsServer
+) -> None:
+    large = json.loads(GOOD[0])
+    large["turns"][0]["result"]["output"] = "x" * 600_000
+    (tmp_path / "large.json").write_text(json.dumps(large))
+    servers = {"NATS_URL": nats_server.url, "TRAJECTORY_STORAGE_PATH": str(tmp_path / "objects")}
+    published = run_command(tmp_path, "publish", str(tmp_path / "large.json"), **servers)
+    assert published.returncode == 0, published.stderr
+    reference = json.loads(stream.get("RL_TRAJECTORIES", 1).data)
+    stored = DiskObjects(tmp_path / "objects" / "raw").get(reference["claim_check"]["key"])
+    assert json.loads(stored)["trajectory_id"] == large["trajectory_id"]
+
+
+def test_samples_are_trajectories_and_take_no_other_subject(publish, stream: JetStream) -> None:
+    refused = publish("--sample", "1", "--subject", "agent.rl.reward.v1")
+    assert refused.returncode == 1
+    assert stream.state("RL_TRAJECTORIES").messages == 0
 
 
 def test_a_file_that_is_not_there_is_named(publish, stream: JetStream, tmp_path: Path) -> None:
@@ -141,4 +162,21 @@ def test_an_occupied_port_is_named_with_its_setting(tmp_path: Path) -> None:
         refused = run_command(tmp_path, "up", RL_PIPELINE_NATS_PORT=port)
     assert refused.returncode == 1
     assert f"RL_PIPELINE_NATS_PORT={port} is occupied" in refused.stderr
+    assert refused.stdout == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+
+
+@pytest.mark.parametrize("name", ["logs", "nats", "clickhouse", "dagster"])
+def test_a_home_that_is_in_the_way_of_itself_is_one_line(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("")
+    refused = run_command(tmp_path, "up")
+    assert refused.returncode == 1
+    assert name in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_a_dagster_home_that_is_not_there_stops_up_before_anything_starts(tmp_path: Path) -> None:
+    refused = run_command(tmp_path, "up", DAGSTER_HOME=str(tmp_path / "nowhere"))
+    assert refused.returncode == 1
+    assert "unset DAGSTER_HOME" in refused.stderr
     assert refused.stdout == ""

@@ -90,6 +90,10 @@ def test_settings_cannot_be_changed_after_they_are_read() -> None:
         ({"NATS_URL": "nats://one:4222,two:4222"}, ["NATS_URL", "nats://host:port"]),
         ({"NATS_URL": "nats://agent:hunter2@nats:4222"}, ["NATS_URL", "must not carry"]),
         ({"CLICKHOUSE_URL": "clickhouse:9000"}, ["CLICKHOUSE_URL", "http://host:port"]),
+        ({"RL_SCHEDULE_CRON": "0 24 * * *"}, ["RL_SCHEDULE_CRON", "24", "from 0 to 23"]),
+        ({"CLICKHOUSE_URL": "http://clickhouse:notaport"}, ["CLICKHOUSE_URL", "http://host:port"]),
+        ({"NATS_URL": "nats://nats:99999"}, ["NATS_URL", "nats://host:port"]),
+        ({"MODEL_STORAGE_PATH": "s3:models"}, ["MODEL_STORAGE_PATH", "s3://bucket/prefix"]),
         ({"MODEL_STORAGE_PATH": "ftp://models"}, ["MODEL_STORAGE_PATH", "s3://bucket/prefix"]),
         ({"CANARY_INITIAL_TRAFFIC": "10"}, ["CANARY_INITIAL_TRAFFIC", "less than or equal to 1"]),
         ({"CANARY_RAMP_HOURS": "inf"}, ["CANARY_RAMP_HOURS", "finite"]),
@@ -131,3 +135,19 @@ def test_the_embedded_profile_replaces_defaults_and_yields_to_the_environment(
     assert settings.clickhouse_url == "http://warehouse.example:8123"
     assert settings.model_storage_path == str(tmp_path / "objects" / "rl-checkpoints")
     assert settings.rl_base_model == "embedded-small"
+
+
+@pytest.mark.parametrize("cron", ["0 2 * * *", "*/90 0-23 1,15 JAN-DEC MON", "59 23 31 12 7"])
+def test_a_cron_line_may_have_steps_lists_ranges_and_names(cron: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RL_SCHEDULE_CRON", cron)
+    assert load_settings().rl_schedule_cron == cron
+
+
+def test_what_was_set_in_code_survives_a_profile_and_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DAGSTER_HOME", "/somebody/elses")
+    apart = load_settings().model_copy(update={"dagster_home": None, "rl_pipeline_home": tmp_path})
+    profile = embedded_profile(Path("elsewhere"), nats_url="nats://127.0.0.1:1", clickhouse_url="http://127.0.0.1:1")
+    settings = apart.with_defaults(profile)
+    assert (settings.dagster_home, settings.rl_pipeline_home) == (None, tmp_path)

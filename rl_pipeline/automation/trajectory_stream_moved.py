@@ -17,12 +17,13 @@ def trajectory_stream_moved(
 ) -> dg.SensorResult | dg.SkipReason:
     """Observe `trajectory_stream` whenever its first or last message, or what is ingested of it, has changed."""
     with stream.open() as messages, warehouse.open() as tables:
-        state = messages.state(TRAJECTORIES.name)
-        seen = observe(state, ingested_up_to=ledger_watermark(tables, state.name), now=datetime.now(UTC))
+        ingested_up_to = ledger_watermark(tables, TRAJECTORIES.name)
+        seen = observe(messages, TRAJECTORIES.name, ingested_up_to=ingested_up_to, now=datetime.now(UTC))
         if seen.cursor == context.cursor:
             return dg.SkipReason(f"nothing has changed since sequence {seen.last_sequence}")
         record(tables, seen)
-    return dg.SensorResult(asset_events=[_observation(seen)], cursor=seen.cursor)
+    observation = _observation(seen)
+    return dg.SensorResult(asset_events=[observation], cursor=seen.cursor, skip_reason=observation.description)
 
 
 def _observation(seen: StreamObservation) -> dg.AssetObservation:

@@ -3,6 +3,7 @@
 A payload of more than 512 KB goes to the object store, and its message carries a claim check instead.
 """
 
+from collections.abc import Callable
 from datetime import UTC
 from hashlib import sha256
 from typing import Any
@@ -28,13 +29,15 @@ from rl_pipeline.stores.stream import OutgoingMessage, Published, PublishRefused
 
 CLAIM_CHECK_ABOVE_BYTES = 512 * 1024
 
+OpenObjects = Callable[[], Objects]
 
-def publish_trajectory(stream: Stream, trajectory: Trajectory, objects: Objects | None = None) -> Published:
-    """Publish a finished trajectory; publishing it again changes nothing.
 
-    `objects` is where large payloads go; without it they are refused.
+def publish_trajectory(stream: Stream, trajectory: Trajectory, open_objects: OpenObjects | None = None) -> Published:
+    """Publish a finished trajectory; publishing it again within the stream's duplicate window changes nothing.
+
+    `open_objects` opens the store for a payload that is too large for a message; without it that is refused.
     """
-    message = outgoing_message(trajectory, objects)
+    message = outgoing_message(trajectory, open_objects)
     return stream.publish(message.subject, message.data, message.message_id)
 
 
@@ -43,16 +46,16 @@ def publish_nats(
     subject: str,
     payload: Message | dict[str, Any] | str | bytes,
     schema_validate: bool = True,
-    objects: Objects | None = None,
+    open_objects: OpenObjects | None = None,
 ) -> Published:
-    """Publish a message, a JSON object or JSON text on a subject; publishing it again changes nothing.
+    """Publish a message, a JSON object or JSON text on a subject, under an id that makes repeating it harmless.
 
     Raises `UnknownSubject` or `ContractError` when it breaks the subject's contract. With `schema_validate` off it only
     has to be strict JSON.
     """
     data = _json(payload)
     if schema_validate:
-        message = outgoing_message(parse_message(subject, data, CLAIMED_LIMITS), objects)
+        message = outgoing_message(parse_message(subject, data, CLAIMED_LIMITS), open_objects)
     else:
         parse_strict_json(data)
         message = OutgoingMessage(subject, data, f"sha256:{sha256(data).hexdigest()}")
@@ -60,14 +63,14 @@ def publish_nats(
     return stream.publish(message.subject, message.data, message.message_id)
 
 
-def outgoing_message(message: Message, objects: Objects | None = None) -> OutgoingMessage:
+def outgoing_message(message: Message, open_objects: OpenObjects | None = None) -> OutgoingMessage:
     """The message as it travels: its subject, its bytes, and the id under which it is stored once.
 
-    A trajectory that is too large is put into `objects`; what remains too large raises `PublishRefused`.
+    A trajectory that is too large is put into the object store; what remains too large raises `PublishRefused`.
     """
     data = serialize(message)
-    if len(data) > CLAIM_CHECK_ABOVE_BYTES and isinstance(message, Trajectory) and objects is not None:
-        message = _deposit(message, data, objects)
+    if len(data) > CLAIM_CHECK_ABOVE_BYTES and isinstance(message, Trajectory) and open_objects is not None:
+        message = _deposit(message, data, open_objects())
         data = serialize(message)
     outgoing = OutgoingMessage(subject_of(message), data, _message_id(message, data))
     _refuse_large(outgoing)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from rl_pipeline.contracts import ContractError, Message, parse_message
+from rl_pipeline.contracts import ContractError, Message, UnknownSubject, parse_message
 from rl_pipeline.errors import PipelineError
 
 _SHOWN = 3
@@ -25,6 +25,8 @@ def read_messages(subject: str, files: Iterable[Path]) -> list[Message]:
     for place, data in _raw_messages(files):
         try:
             messages.append(parse_message(subject, data))
+        except UnknownSubject:
+            raise
         except ContractError as error:
             refused.append(f"{place}: {error}")
     if refused:

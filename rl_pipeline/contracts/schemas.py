@@ -109,7 +109,7 @@ def _generate(model: type[ClosedObject]) -> dict[str, Any]:
 
 
 def _read(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.is_file() else None
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
 
 
 def _text(document: dict[str, Any]) -> str:

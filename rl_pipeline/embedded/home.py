@@ -26,7 +26,15 @@ class Home:
     def subdirectory(self, name: str) -> Path:
         """A directory of one component, made when it is missing."""
         path = self.directory / name
-        path.mkdir(parents=True, exist_ok=True)
+        with writing(path):
+            path.mkdir(exist_ok=True)
+        return path
+
+    def log(self, component: str) -> Path:
+        """The file that a component's output goes to, known to be writable."""
+        path = self.subdirectory("logs") / f"{component}.log"
+        with writing(path):
+            path.open("ab").close()
         return path
 
     def write_record(self, urls: dict[str, str], pids: Mapping[str, int | None]) -> None:
@@ -37,8 +45,9 @@ class Home:
         started = datetime.fromtimestamp(psutil.Process().create_time(), tz=UTC).isoformat(timespec="seconds")
         target = self.directory / "stack.json"
         temporary = target.with_suffix(".tmp")
-        temporary.write_text(StackRecord(os.getpid(), started, urls, processes).text())
-        temporary.replace(target)
+        with writing(target):
+            temporary.write_text(StackRecord(os.getpid(), started, urls, processes).text())
+            temporary.replace(target)
 
     def end_leftovers(self) -> list[str]:
         """Stop the processes that a killed `up` left behind, and name them."""
@@ -50,16 +59,23 @@ class Home:
 
 
 @contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What cannot be written in the block is said in one line."""
+    try:
+        yield
+    except OSError as refused:
+        raise HomeUnusable(
+            f"{path} cannot be written ({refused.strerror}): set RL_PIPELINE_HOME to a directory that can"
+        ) from None
+
+
+@contextlib.contextmanager
 def hold(directory: Path) -> Iterator[Home]:
     """Hold the directory as the only stack in it; raises `HomeUnusable` when that cannot be."""
     directory = directory.resolve()
-    try:
+    with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
         lock = (directory / "lock").open("w")
-    except OSError as refused:
-        raise HomeUnusable(
-            f"{directory} cannot be written ({refused.strerror}): set RL_PIPELINE_HOME to a directory that can"
-        ) from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -69,7 +85,9 @@ def hold(directory: Path) -> Iterator[Home]:
         try:
             yield home
         finally:
-            (directory / "stack.json").unlink(missing_ok=True)
+            # Where it cannot be removed it could not be written: nobody will take it for a running stack's.
+            with contextlib.suppress(OSError):
+                (directory / "stack.json").unlink()
 
 
 def processes_of(record: StackRecord) -> dict[str, psutil.Process | None]:

@@ -1,6 +1,12 @@
 """Which loopback ports the embedded servers take."""
 
+import contextlib
+import fcntl
+import os
 import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 
@@ -41,6 +47,15 @@ def listens(pid: int, port: int) -> bool:
     except psutil.NoSuchProcess:
         return False
     return any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in sockets)
+
+
+@contextlib.contextmanager
+def one_stack_starts_at_a_time() -> Iterator[None]:
+    """From the choice of a port to the moment when a server listens on it, no other stack of this user may choose."""
+    lock = Path(tempfile.gettempdir()) / f"rl-pipeline-{os.getuid()}.lock"
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def choose_port(setting: str, configured: int | None, usual: int) -> int:

@@ -51,10 +51,10 @@ def find_running_stack(directory: Path) -> StackRecord | None:
 
 
 def read_record(directory: Path) -> StackRecord | None:
-    """The last record written in the directory, whether or not its stack still runs."""
+    """The last record written in the directory, whether or not its stack still runs; None when it cannot be read."""
     try:
         return StackRecord.parse((directory / "stack.json").read_text())
-    except FileNotFoundError:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 

@@ -18,9 +18,9 @@ from uuid import uuid4
 
 import psutil
 
-from rl_pipeline.embedded.home import Home, hold
+from rl_pipeline.embedded.home import Home, HomeUnusable, hold, writing
 from rl_pipeline.embedded.nats_server import nats_answers, nats_server_command, write_nats_configuration
-from rl_pipeline.embedded.ports import LOOPBACK, choose_port, free_port, listens
+from rl_pipeline.embedded.ports import LOOPBACK, choose_port, free_port, listens, one_stack_starts_at_a_time
 from rl_pipeline.embedded.supervisor import Component, Supervisor
 from rl_pipeline.settings import Settings, child_environment, embedded_profile
 
@@ -68,29 +68,42 @@ def running_stack(
     with hold(settings.rl_pipeline_home) as home:
         for name in home.end_leftovers():
             report(f"{name:<12} was left behind by a killed stack and was ended")
-        stack, components = _plan(settings, home, report)
-        with _stop_on_signals(stack.supervisor):
-            try:
-                for stage in components:
-                    stack.supervisor.start(stage)
-                    if stage is components[0] and not stack.supervisor.stop_requested.is_set():
-                        prepare_stores(stack.settings)
-                yield stack
-            finally:
-                stack.supervisor.stop()
+        with contextlib.ExitStack() as starting:
+            starting.enter_context(one_stack_starts_at_a_time())
+            stack, stages = _plan(settings, home, report)
+            with _stop_on_signals(stack.supervisor):
+                try:
+                    _start(stack, stages, prepare_stores)
+                    starting.close()
+                    yield stack
+                finally:
+                    stack.supervisor.stop()
+
+
+def _start(stack: Stack, stages: list[list[Component]], prepare_stores: Callable[[Settings], None]) -> None:
+    servers, *dagster = stages
+    stack.supervisor.start(servers)
+    if not stack.supervisor.stop_requested.is_set():
+        prepare_stores(stack.settings)
+    for stage in dagster:
+        if not stack.supervisor.stop_requested.is_set():
+            stack.supervisor.start(stage)
 
 
 def _plan(settings: Settings, home: Home, report: Callable[[str], None]) -> tuple[Stack, list[list[Component]]]:
     """What to start in which order; nothing has been started yet, but every refusal has been made."""
+    # Every port before anything is written.
+    nats_port = choose_port("RL_PIPELINE_NATS_PORT", settings.rl_pipeline_nats_port, 4222)
+    clickhouse_port = choose_port("RL_PIPELINE_CLICKHOUSE_PORT", settings.rl_pipeline_clickhouse_port, 8123)
+    ui_port = choose_port("RL_PIPELINE_UI_PORT", settings.rl_pipeline_ui_port, 3000)
     servers: list[Component] = []
     nats_url, clickhouse_url = settings.nats_url, settings.clickhouse_url
     if "nats_url" not in settings.model_fields_set:
-        servers.append(_nats(settings, home))
+        servers.append(_nats(nats_port, home))
         nats_url = servers[-1].address
     if "clickhouse_url" not in settings.model_fields_set:
-        servers.append(_clickhouse(settings, home))
+        servers.append(_clickhouse(clickhouse_port, home))
         clickhouse_url = servers[-1].address
-    ui_port = choose_port("RL_PIPELINE_UI_PORT", settings.rl_pipeline_ui_port, 3000)
     addresses = Addresses(nats_url, clickhouse_url, f"http://{LOOPBACK}:{ui_port}")
     embedded = settings.with_defaults(
         embedded_profile(home.directory, nats_url=addresses.nats, clickhouse_url=addresses.clickhouse)
@@ -102,8 +115,7 @@ def _plan(settings: Settings, home: Home, report: Callable[[str], None]) -> tupl
     return Stack(embedded, addresses, supervisor), [servers, *_dagster(embedded, home, ui_port)]
 
 
-def _nats(settings: Settings, home: Home) -> Component:
-    port = choose_port("RL_PIPELINE_NATS_PORT", settings.rl_pipeline_nats_port, 4222)
+def _nats(port: int, home: Home) -> Component:
     server_name = f"rl-pipeline-{uuid4().hex[:12]}"
     configuration = write_nats_configuration(
         home.subdirectory("nats"), port=port, monitoring_port=free_port(), server_name=server_name
@@ -112,20 +124,19 @@ def _nats(settings: Settings, home: Home) -> Component:
         name="nats",
         command=nats_server_command(configuration),
         is_ready=lambda _: nats_answers(port, server_name),
-        log=home.subdirectory("logs") / "nats.log",
+        log=home.log("nats"),
         address=f"nats://{LOOPBACK}:{port}",
     )
 
 
-def _clickhouse(settings: Settings, home: Home) -> Component:
-    port = choose_port("RL_PIPELINE_CLICKHOUSE_PORT", settings.rl_pipeline_clickhouse_port, 8123)
+def _clickhouse(port: int, home: Home) -> Component:
     url = f"http://{LOOPBACK}:{port}"
     data = str(home.subdirectory("clickhouse"))
     return Component(
         name="clickhouse",
         command=[sys.executable, "-m", "rl_pipeline.embedded.clickhouse_http", "--data", data, "--port", str(port)],
         is_ready=lambda pid: listens(pid, port) and _get(f"{url}/ping") is not None,
-        log=home.subdirectory("logs") / "clickhouse.log",
+        log=home.log("clickhouse"),
         address=url,
     )
 
@@ -133,20 +144,22 @@ def _clickhouse(settings: Settings, home: Home) -> Component:
 def _dagster(settings: Settings, home: Home, ui_port: int) -> list[list[Component]]:
     """The code server first: the UI and the daemon both load their code location from it."""
     instance = settings.dagster_home or home.subdirectory("dagster")
-    if settings.dagster_home is None:
-        shutil.copyfile(_INSTANCE_FILE, instance / "dagster.yaml")
+    if not instance.is_dir():
+        raise HomeUnusable(f"DAGSTER_HOME={instance} is no directory: make it, or unset DAGSTER_HOME")
     code_port = free_port()
     workspace = home.subdirectory("dagster") / "workspace.yaml"
-    # A fixed location name: Dagster keys the state of sensors and schedules by it, and the port changes.
-    workspace.write_text(
-        f"load_from:\n  - grpc_server: {{host: {LOOPBACK}, port: {code_port}, location_name: rl_pipeline}}\n"
-    )
+    with writing(workspace.parent):
+        if settings.dagster_home is None:
+            shutil.copyfile(_INSTANCE_FILE, instance / "dagster.yaml")
+        # A fixed location name: Dagster keys the state of sensors and schedules by it, and the port changes.
+        workspace.write_text(
+            f"load_from:\n  - grpc_server: {{host: {LOOPBACK}, port: {code_port}, location_name: rl_pipeline}}\n"
+        )
     environment = child_environment(settings, DAGSTER_HOME=str(instance.resolve()))
     ui = f"http://{LOOPBACK}:{ui_port}"
-    logs = home.subdirectory("logs")
 
     def component(name: str, command: list[str], is_ready: Callable[[int], bool], address: str = "") -> Component:
-        return Component(name, command, is_ready, logs / f"{name}.log", environment, address)
+        return Component(name, command, is_ready, home.log(name), environment, address)
 
     code_server = component(
         "code",

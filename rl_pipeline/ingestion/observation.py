@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from rl_pipeline.stores.stream import StreamState
+from rl_pipeline.stores.stream import Stream
 from rl_pipeline.stores.warehouse import Warehouse
 
 
@@ -35,12 +35,15 @@ class StreamObservation:
         return asdict(self)
 
 
-def observe(state: StreamState, *, ingested_up_to: int, now: datetime) -> StreamObservation:
+def observe(messages: Stream, stream: str, *, ingested_up_to: int, now: datetime) -> StreamObservation:
     """Compare the stream with the ledger's watermark, the sequence up to which everything has been ingested.
 
     `lag` counts messages, not sequences: what was erased or overrun waits for nobody.
     """
-    waiting = max(0, state.last_sequence - max(ingested_up_to, state.first_sequence - 1))
+    state = messages.state(stream)
+    first_waiting = max(ingested_up_to + 1, state.first_sequence)
+    gaps = messages.gaps(stream, first_waiting, state.last_sequence) if state.deleted else ()
+    lag = max(0, state.last_sequence - first_waiting + 1 - sum(map(len, gaps)))
     return StreamObservation(
         stream=state.name,
         observed_at=now,
@@ -49,14 +52,14 @@ def observe(state: StreamState, *, ingested_up_to: int, now: datetime) -> Stream
         messages=state.messages,
         bytes=state.bytes,
         ingested_up_to=ingested_up_to,
-        lag=min(waiting, state.messages),
+        lag=lag,
         erased=state.deleted,
         overrun=max(0, state.first_sequence - 1 - ingested_up_to),
     )
 
 
 def ledger_watermark(warehouse: Warehouse, stream: str) -> int:
-    """The sequence up to which the ledger has no hole; 0 when it has nothing of the stream."""
+    """The sequence up to which the ledger has every sequence from 1 on; 0 when it lacks the first."""
     found = warehouse.query(
         """
         SELECT minIf(sequence, following != sequence + 1) AS watermark
@@ -64,8 +67,11 @@ def ledger_watermark(warehouse: Warehouse, stream: str) -> int:
             SELECT sequence, leadInFrame(sequence) OVER (
                 ORDER BY sequence ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING
             ) AS following
-            FROM trajectory_ledger FINAL
-            WHERE stream = {stream:String}
+            FROM (
+                SELECT sequence FROM trajectory_ledger FINAL WHERE stream = {stream:String}
+                UNION ALL
+                SELECT 0
+            )
         )
         """,
         parameters={"stream": stream},

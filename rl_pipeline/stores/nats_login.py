@@ -64,7 +64,7 @@ def _read(credentials_file: Path) -> re.Match[bytes]:
 
 
 def _sign(credentials_file: Path, nonce: str) -> bytes:
-    import nkeys  # type: ignore[import-untyped]  # ships no types, and only credentials files need it
+    import nkeys  # only credentials files need it
 
     try:
         key = nkeys.from_seed(_read(credentials_file)["seed"])

@@ -131,8 +131,8 @@ def test_a_trajectory_above_the_threshold_is_refused_without_an_object_store(str
 def test_a_trajectory_above_the_threshold_travels_by_claim_check(stream: JetStream, tmp_path: Path, size: int) -> None:
     objects = DiskObjects(tmp_path)
     sent = trajectory(size)
-    publish_trajectory(stream, sent, objects)
-    assert publish_nats(stream, TRAJECTORY, sent, objects=objects).duplicate
+    publish_trajectory(stream, sent, lambda: objects)
+    assert publish_nats(stream, TRAJECTORY, sent, open_objects=lambda: objects).duplicate
     stored = stream.get("RL_TRAJECTORIES", 1)
     assert stored.message_id == sent.trajectory_id
     assert len(stored.data) < 2000
@@ -146,16 +146,16 @@ def test_a_trajectory_above_the_threshold_travels_by_claim_check(stream: JetStre
 def test_the_threshold_is_the_size_of_the_whole_message(tmp_path: Path) -> None:
     objects = DiskObjects(tmp_path)
     rest = len(serialize(trajectory(1))) - 1
-    at_the_threshold = outgoing_message(trajectory(CLAIM_CHECK_ABOVE_BYTES - rest), objects)
+    at_the_threshold = outgoing_message(trajectory(CLAIM_CHECK_ABOVE_BYTES - rest), lambda: objects)
     assert len(at_the_threshold.data) == CLAIM_CHECK_ABOVE_BYTES
-    assert len(outgoing_message(trajectory(CLAIM_CHECK_ABOVE_BYTES - rest + 1), objects).data) < 2000
+    assert len(outgoing_message(trajectory(CLAIM_CHECK_ABOVE_BYTES - rest + 1), lambda: objects).data) < 2000
 
 
 def test_another_trajectory_under_the_same_id_does_not_replace_what_was_claimed(tmp_path: Path) -> None:
     objects = DiskObjects(tmp_path)
     keys = set()
     for size in (CLAIM_CHECK_ABOVE_BYTES, CLAIM_CHECK_ABOVE_BYTES + 1):
-        reference = parse_message(TRAJECTORY, outgoing_message(trajectory(size), objects).data)
+        reference = parse_message(TRAJECTORY, outgoing_message(trajectory(size), lambda: objects).data)
         assert isinstance(reference, TrajectoryReference)
         keys.add(reference.claim_check.key)
         assert reference.claim_check.key.startswith(f"2025-12-08/{reference.trajectory_id}-")

@@ -106,6 +106,19 @@ def test_an_enumeration_has_the_words_of_the_contract_and_no_others(
         assert refusal(subject, replaced(EXAMPLES[subject], place, other))[0] == "enum"
 
 
+@pytest.mark.parametrize("word", ["fp32", "fp16", "bf16"])
+def test_a_request_names_its_precision_in_the_words_of_the_contract(word: str) -> None:
+    place = ("training_config", "compute")
+    assert read(REQUEST, replaced(EXAMPLES[REQUEST], place, {"mixed_precision": word}))
+    assert refusal(REQUEST, replaced(EXAMPLES[REQUEST], place, {"mixed_precision": word.upper()}))[0] == "enum"
+
+
+@pytest.mark.parametrize("word", ["reward", "task_completion", "efficiency", "loss", "kl_divergence"])
+def test_a_request_names_its_metrics_in_the_words_of_the_contract(word: str) -> None:
+    assert read(REQUEST, replaced(EXAMPLES[REQUEST], ("evaluation",), {"metrics": [word]}))
+    assert refusal(REQUEST, replaced(EXAMPLES[REQUEST], ("evaluation",), {"metrics": [word.upper()]}))[0] == "enum"
+
+
 WRONG: list[tuple[str, tuple[str | int, ...], Any, tuple[str, str]]] = [
     (TRAJECTORY, ("trajectory_id",), "not-a-uuid", ("pattern", "string")),
     (TRAJECTORY, ("turns",), [], ("min_items", "array")),

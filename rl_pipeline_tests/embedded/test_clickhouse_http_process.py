@@ -55,7 +55,7 @@ def test_an_occupied_port_is_refused_and_the_directory_not_touched(tmp_path: Pat
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         said = refusal(start_front(tmp_path / "data", port))
-    assert said == f"cannot listen on 127.0.0.1:{port}: Address already in use; free it or choose another --port\n"
+    assert said == f"cannot listen on 127.0.0.1:{port}: Address already in use; free it or choose another port\n"
     assert not (tmp_path / "data").exists()
 
 
@@ -67,7 +67,7 @@ def test_a_directory_that_another_process_holds_is_refused_by_that_processs_id(t
     with running_front(tmp_path) as front:
         before = sorted(tmp_path.rglob("*"))
         said = refusal(start_front(tmp_path, 0))
-        assert f"process {front.process.pid} holds it; stop that process or choose another --data" in said
+        assert f"process {front.process.pid} holds it; stop that process or choose another directory" in said
         assert sorted(tmp_path.rglob("*")) == before
         assert post(front, "SELECT 1") == b"1\n"
 
@@ -91,7 +91,7 @@ def test_a_read_only_directory_is_refused(tmp_path: Path) -> None:
         text=True,
     )
     said = refusal(process)
-    assert said == f"cannot write to {tmp_path}: Permission denied; make it writable or choose another --data\n"
+    assert said == f"cannot write to {tmp_path}: Permission denied; make it writable or choose another directory\n"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -6,12 +6,20 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event, Thread
 
 import psutil
 import pytest
 
 from rl_pipeline.embedded.home import HomeUnusable, hold
-from rl_pipeline.embedded.ports import PortOccupied, choose_port, free_port, is_free, listens
+from rl_pipeline.embedded.ports import (
+    PortOccupied,
+    choose_port,
+    free_port,
+    is_free,
+    listens,
+    one_stack_starts_at_a_time,
+)
 from rl_pipeline.embedded.record import find_running_stack
 
 HOLD = """
@@ -85,6 +93,45 @@ def test_a_directory_that_cannot_be_made_is_refused_in_one_line(tmp_path: Path) 
     (tmp_path / "file").write_text("")
     with pytest.raises(HomeUnusable, match=r"cannot be written .*RL_PIPELINE_HOME"), hold(tmp_path / "file" / "home"):
         pass
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}', '{"processes": []}'])
+def test_a_record_that_cannot_be_read_counts_as_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "stack.json").write_text(text)
+    with hold(tmp_path) as home:
+        assert home.end_leftovers() == []
+
+
+@pytest.mark.parametrize("name", ["nats", "logs"])
+def test_a_file_where_a_directory_should_be_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("")
+    with hold(tmp_path) as home, pytest.raises(HomeUnusable, match=rf"{name} cannot be written .*RL_PIPELINE_HOME"):
+        home.subdirectory(name)
+
+
+def test_a_record_or_a_log_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with hold(tmp_path) as home:
+        (tmp_path / "stack.json").mkdir()
+        (tmp_path / "logs" / "nats.log").mkdir(parents=True)
+        with pytest.raises(HomeUnusable, match=r"stack\.json cannot be written"):
+            home.write_record({}, {})
+        with pytest.raises(HomeUnusable, match=r"nats\.log cannot be written"):
+            home.log("nats")
+
+
+def test_while_one_stack_starts_another_waits_with_its_choice_of_ports() -> None:
+    chosen = Event()
+
+    def choose() -> None:
+        with one_stack_starts_at_a_time():
+            chosen.set()
+
+    other = Thread(target=choose)
+    with one_stack_starts_at_a_time():
+        other.start()
+        assert not chosen.wait(0.3)
+    other.join()
+    assert chosen.is_set()
 
 
 def test_a_configured_port_that_is_taken_is_refused_with_its_setting() -> None:

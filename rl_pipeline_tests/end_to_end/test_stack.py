@@ -9,9 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rl_pipeline.embedded.nats_server import running_nats_server
 from rl_pipeline_tests.end_to_end.running_stack import RunningStack, run_command, wait_until
 
-COMPONENTS = ["clickhouse", "code", "daemon", "nats", "ui"]
+OWN_COMPONENTS = ["clickhouse", "code", "daemon", "ui"]
+COMPONENTS = sorted([*OWN_COMPONENTS, "nats"])
 OBSERVATIONS = """{ assetOrError(assetKey: {path: ["trajectory_stream"]}) { ... on Asset {
     assetObservations(limit: 1) { metadataEntries { label ... on IntMetadataEntry { intValue } } } } } }"""
 
@@ -104,22 +106,31 @@ def test_a_killed_component_is_reported_restarted_and_serves_again(stack: Runnin
     assert published.returncode == 0, published.stderr
 
 
-def test_ctrl_c_stops_all_of_it_and_what_was_published_is_there_the_next_time(tmp_path: Path) -> None:
-    first = RunningStack(tmp_path)
+def test_ctrl_c_during_the_start_leaves_nothing_behind(tmp_path: Path) -> None:
+    stack = RunningStack(tmp_path)
     try:
-        first.wait_for_line("The UI is at")
-        family = psutil.Process(first.process.pid).children(recursive=True)
-        run_command(tmp_path, "publish", "--sample", "2")
-        assert first.interrupt() == 0
-        assert [process for process in family if process.is_running()] == []
+        stack.wait_for_line("^nats +ready")
+        family = psutil.Process(stack.process.pid).children(recursive=True)
+        assert stack.interrupt() == 0
     finally:
-        first.end()
-    assert sorted(line.split()[0] for line in first.lines if " stopped" in line) == COMPONENTS
+        stack.end()
+    assert [process for process in family if process.is_running()] == []
+    assert not [line for line in stack.lines if line.startswith(("ui", "daemon"))], "what had not started stays so"
 
-    second = RunningStack(tmp_path)
-    try:
-        second.wait_for_line("The UI is at")
-        seen = wait_until(lambda: last_observation(second), "an observation")
-        assert seen["last_sequence"] == 2
-    finally:
-        second.end()
+
+def test_what_is_published_while_the_pipeline_is_down_is_observed_when_it_is_back(tmp_path: Path) -> None:
+    with running_nats_server(tmp_path / "nats") as nats:
+        servers = {"NATS_URL": nats.url}
+        assert run_command(tmp_path, "streams", "bootstrap", **servers).returncode == 0
+        assert run_command(tmp_path, "publish", "--sample", "2", **servers).returncode == 0
+        stack = RunningStack(tmp_path / "home", **servers)
+        try:
+            stack.wait_for_line("The UI is at")
+            seen = wait_until(lambda: last_observation(stack), "an observation")
+            assert seen["last_sequence"] == 2
+            family = psutil.Process(stack.process.pid).children(recursive=True)
+            assert stack.interrupt() == 0
+        finally:
+            stack.end()
+        assert [process for process in family if process.is_running()] == []
+    assert sorted(line.split()[0] for line in stack.lines if " stopped" in line) == OWN_COMPONENTS

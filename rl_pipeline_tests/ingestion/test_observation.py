@@ -1,63 +1,82 @@
 """What an observation of the stream says."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import polars as pl
 import pytest
 
-from rl_pipeline.ingestion.observation import ledger_watermark, observe, record
-from rl_pipeline.stores.stream import StreamState
+from rl_pipeline.ingestion.observation import StreamObservation, ledger_watermark, observe, record
+from rl_pipeline.stores.jetstream import JetStream
+from rl_pipeline.stores.stream import OutgoingMessage
 from rl_pipeline.stores.warehouse import Warehouse
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-TEN_MESSAGES = StreamState(
-    name="RL_TRAJECTORIES",
-    first_sequence=1,
-    last_sequence=10,
-    messages=10,
-    bytes=1000,
-    deleted=0,
-    first_time=NOW,
-    last_time=NOW,
-    consumers=0,
-)
-EMPTY = replace(TEN_MESSAGES, last_sequence=0, messages=0, bytes=0, first_time=None, last_time=None)
+STREAM = "RL_TRAJECTORIES"
+RETAINED = 7
 
 
-@pytest.mark.parametrize(
-    ("state", "ingested_up_to", "lag", "erased", "overrun"),
-    [
-        pytest.param(EMPTY, 0, 0, 0, 0, id="an empty stream"),
-        pytest.param(TEN_MESSAGES, 0, 10, 0, 0, id="nothing ingested"),
-        pytest.param(TEN_MESSAGES, 7, 3, 0, 0, id="partly ingested"),
-        pytest.param(TEN_MESSAGES, 10, 0, 0, 0, id="all ingested"),
-        pytest.param(replace(TEN_MESSAGES, messages=8, deleted=2), 0, 8, 2, 0, id="two erased"),
-        pytest.param(replace(TEN_MESSAGES, first_sequence=4, messages=7), 1, 7, 0, 2, id="two lost to retention"),
-        pytest.param(replace(TEN_MESSAGES, first_sequence=4, messages=7), 3, 7, 0, 0, id="retention after ingest"),
-        pytest.param(replace(TEN_MESSAGES, first_sequence=11, messages=0), 4, 0, 0, 6, id="all aged out"),
-    ],
-)
-def test_lag_erasures_and_losses_are_told_apart(
-    state: StreamState, ingested_up_to: int, lag: int, erased: int, overrun: int
+def publish(stream: JetStream, count: int) -> None:
+    stream.publish_many(
+        OutgoingMessage("agent.rl.trajectory.v1", b"{}", f"message-{number}") for number in range(count)
+    )
+
+
+def seen_at(stream: JetStream, ingested_up_to: int) -> StreamObservation:
+    return observe(stream, STREAM, ingested_up_to=ingested_up_to, now=NOW)
+
+
+def test_an_empty_stream_has_nothing_to_tell(stream: JetStream) -> None:
+    seen = seen_at(stream, 0)
+    assert (seen.last_sequence, seen.messages, seen.lag, seen.erased, seen.overrun) == (0, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(("ingested_up_to", "lag"), [(0, 10), (7, 3), (10, 0)])
+def test_the_lag_is_what_waits_to_be_ingested(stream: JetStream, ingested_up_to: int, lag: int) -> None:
+    publish(stream, 10)
+    assert seen_at(stream, ingested_up_to).lag == lag
+
+
+@pytest.mark.parametrize(("ingested_up_to", "lag"), [(0, 8), (5, 3), (6, 3), (8, 2)])
+def test_what_was_erased_waits_for_nobody(stream: JetStream, ingested_up_to: int, lag: int) -> None:
+    publish(stream, 10)
+    for sequence in (6, 7):
+        stream.erase(STREAM, sequence)
+    seen = seen_at(stream, ingested_up_to)
+    assert (seen.lag, seen.erased, seen.overrun) == (lag, 2, 0)
+
+
+@pytest.mark.parametrize(("ingested_up_to", "lag", "overrun"), [(1, 7, 2), (3, 7, 0), (5, 5, 0)])
+def test_what_retention_took_before_it_was_ingested_is_lost(
+    stream: JetStream, ingested_up_to: int, lag: int, overrun: int
 ) -> None:
-    seen = observe(state, ingested_up_to=ingested_up_to, now=NOW)
-    assert (seen.lag, seen.erased, seen.overrun) == (lag, erased, overrun)
+    publish(stream, 10)
+    stream.request(f"STREAM.PURGE.{STREAM}", {"keep": RETAINED})
+    seen = seen_at(stream, ingested_up_to)
+    assert (seen.messages, seen.lag, seen.erased, seen.overrun) == (RETAINED, lag, 0, overrun)
 
 
-def test_two_observations_of_the_same_state_share_a_cursor_and_any_movement_changes_it() -> None:
-    cursor = observe(TEN_MESSAGES, ingested_up_to=0, now=NOW).cursor
-    assert observe(TEN_MESSAGES, ingested_up_to=0, now=datetime.now(UTC)).cursor == cursor
-    moved = [
-        observe(replace(TEN_MESSAGES, last_sequence=11, messages=11), ingested_up_to=0, now=NOW),
-        observe(replace(TEN_MESSAGES, messages=9, deleted=1), ingested_up_to=0, now=NOW),
-        observe(TEN_MESSAGES, ingested_up_to=1, now=NOW),
-    ]
-    assert cursor not in [seen.cursor for seen in moved]
+def test_a_stream_of_which_everything_aged_out_still_tells_what_was_lost(stream: JetStream) -> None:
+    publish(stream, 10)
+    stream.request(f"STREAM.PURGE.{STREAM}")
+    seen = seen_at(stream, 4)
+    assert (seen.messages, seen.lag, seen.overrun) == (0, 0, 6)
 
 
-def test_an_observation_recorded_twice_is_kept_once(warehouse: Warehouse) -> None:
-    seen = observe(TEN_MESSAGES, ingested_up_to=0, now=NOW)
+def test_two_observations_of_the_same_state_share_a_cursor_and_any_movement_changes_it(stream: JetStream) -> None:
+    publish(stream, 3)
+    cursor = seen_at(stream, 0).cursor
+    assert observe(stream, STREAM, ingested_up_to=0, now=datetime.now(UTC)).cursor == cursor
+    assert seen_at(stream, 1).cursor != cursor
+    stream.erase(STREAM, 2)
+    erased = seen_at(stream, 0).cursor
+    assert erased != cursor
+    publish(stream, 4)
+    assert seen_at(stream, 0).cursor not in {cursor, erased}
+
+
+def test_an_observation_recorded_twice_is_kept_once(warehouse: Warehouse, stream: JetStream) -> None:
+    publish(stream, 2)
+    seen = seen_at(stream, 0)
     record(warehouse, seen)
     record(warehouse, seen)
     kept = warehouse.query("SELECT * FROM stream_observations FINAL")
@@ -65,7 +84,7 @@ def test_an_observation_recorded_twice_is_kept_once(warehouse: Warehouse) -> Non
     assert kept.height == 1
 
 
-@pytest.mark.parametrize(("sequences", "watermark"), [([], 0), ([1, 2, 3], 3), ([1, 2, 4, 5], 2), ([5, 6, 7, 9], 7)])
+@pytest.mark.parametrize(("sequences", "watermark"), [([], 0), ([1, 2, 3], 3), ([1, 2, 4, 5], 2), ([2, 3], 0)])
 def test_the_watermark_is_where_the_ledger_has_its_first_hole(
     warehouse: Warehouse, sequences: list[int], watermark: int
 ) -> None:

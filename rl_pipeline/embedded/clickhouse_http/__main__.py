@@ -57,19 +57,21 @@ def _bind(host: str, port: int) -> Front:
         return Front(host, port)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or "there is no such port"
-        raise CannotStart(f"cannot listen on {host}:{port}: {reason}; free it or choose another --port") from error
+        raise CannotStart(f"cannot listen on {host}:{port}: {reason}; free it or choose another port") from error
 
 
 def _check_directory(directory: Path) -> None:
     if "?" in str(directory):
-        raise CannotStart(f"cannot use {directory}: the engine takes no path with a question mark; rename --data")
+        raise CannotStart(
+            f"cannot use {directory}: the engine takes no path with a question mark; choose another directory"
+        )
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
             pass
     except OSError as error:
         raise CannotStart(
-            f"cannot write to {directory}: {error.strerror}; make it writable or choose another --data"
+            f"cannot write to {directory}: {error.strerror}; make it writable or choose another directory"
         ) from error
     _refuse_a_held_directory(directory)
 
@@ -86,7 +88,7 @@ def _refuse_a_held_directory(directory: Path) -> None:
             found = re.search(r"PID: (\d+)", file.read())
             holder = f"process {found.group(1)}" if found else "another process"
             raise CannotStart(
-                f"cannot use {directory}: {holder} holds it; stop that process or choose another --data"
+                f"cannot use {directory}: {holder} holds it; stop that process or choose another directory"
             ) from error
 
 
@@ -95,7 +97,7 @@ def _open(directory: Path) -> Engine:
         return Engine(directory.resolve())
     except EngineError as error:
         reason = str(error).splitlines()[0][:300]
-        raise CannotStart(f"the engine cannot open {directory}: {reason}; choose another --data") from error
+        raise CannotStart(f"the engine cannot open {directory}: {reason}; choose another directory") from error
 
 
 if __name__ == "__main__":
