@@ -28,7 +28,8 @@ def main() -> int:
     """Run the suites, write the page, and pass on pytest's verdict."""
     with tempfile.TemporaryDirectory() as directory:
         results = Path(directory) / "results.xml"
-        command = [sys.executable, "-m", "pytest", "-m", "soak", "-q", "--timeout=3600", f"--junitxml={results}"]
+        command = [sys.executable, "-m", "pytest", "-m", "soak", "-q", "--timeout=3600", "-ojunit_family=xunit1"]
+        command += [f"--junitxml={results}"]
         verdict = subprocess.run(command, cwd=PROJECT, env={**os.environ, "RL_PIPELINE_SOAK": "1"}, check=False)
         cases = ET.parse(results).getroot().findall(".//testcase")
     page = HEADER.format(commit=commit(), date=datetime.now(UTC).date().isoformat())
