@@ -1,4 +1,7 @@
-"""`rl-pipeline`: the commands for people. Each reads the settings, opens the stores, and makes one call."""
+"""`rl-pipeline`: the commands for people. Each reads the settings, opens the stores, and makes one call.
+
+Imports live in the commands: a command pays for what it needs, and Ctrl-C during them is an ordinary end.
+"""
 
 import logging
 import sys
@@ -7,15 +10,14 @@ from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from random import SystemRandom
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rl_pipeline.embedded.record import find_running_stack
 from rl_pipeline.errors import PipelineError
-from rl_pipeline.opening import current_settings, open_raw_objects, open_stream, open_warehouse
-from rl_pipeline.settings import Settings, load_settings
-from rl_pipeline.stores.stream import StreamDenied
+
+if TYPE_CHECKING:
+    from rl_pipeline.settings import Settings
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -58,6 +60,7 @@ def main() -> None:
 def up() -> None:
     """Start NATS, ClickHouse and Dagster on this machine; Ctrl-C stops them."""
     from rl_pipeline.embedded.stack import running_stack
+    from rl_pipeline.settings import load_settings
 
     with running_stack(load_settings(), report=typer.echo, prepare_stores=_prepare_stores) as stack:
         if not stack.supervisor.stop_requested.is_set():
@@ -69,6 +72,8 @@ def up() -> None:
 def status() -> None:
     """Say of each component of the embedded stack whether it runs; exit code 1 when one does not."""
     from rl_pipeline.embedded.home import processes_of
+    from rl_pipeline.embedded.record import find_running_stack
+    from rl_pipeline.settings import load_settings
 
     settings = load_settings()
     record = find_running_stack(settings.rl_pipeline_home)
@@ -85,6 +90,7 @@ def status() -> None:
 def demo() -> None:
     """Run the loop on embedded servers, as far as it is built, and show what happened."""
     from rl_pipeline.demo import run_demo
+    from rl_pipeline.settings import load_settings
 
     run_demo(load_settings(), tell=typer.echo, prepare_stores=_prepare_stores)
 
@@ -100,6 +106,7 @@ def publish(
     from rl_pipeline.collection.reading import read_messages
     from rl_pipeline.collection.samples import sample_trajectories
     from rl_pipeline.contracts import Message
+    from rl_pipeline.opening import current_settings, open_raw_objects, open_stream
 
     if bool(files) == bool(sample) or (sample and subject):
         raise PipelineError("name the files to publish, with their --subject if need be, or say --sample 10")
@@ -142,17 +149,23 @@ def contracts_write() -> None:
 @streams.command("bootstrap")
 def streams_bootstrap() -> None:
     """Create the streams and consumers that are missing, and report what differs; nothing is overwritten."""
+    from rl_pipeline.opening import current_settings
+
     _bootstrap_streams(current_settings())
 
 
 @warehouse.command("migrate")
 def warehouse_migrate() -> None:
     """Bring the tables to this version."""
+    from rl_pipeline.opening import current_settings
+
     _migrate_warehouse(current_settings())
 
 
-def _prepare_stores(settings: Settings) -> None:
+def _prepare_stores(settings: "Settings") -> None:
     """Streams and tables, before anything reads them."""
+    from rl_pipeline.stores.stream import StreamDenied
+
     try:
         _bootstrap_streams(settings)
     except StreamDenied:
@@ -163,7 +176,8 @@ def _prepare_stores(settings: Settings) -> None:
     _migrate_warehouse(settings)
 
 
-def _bootstrap_streams(settings: Settings) -> None:
+def _bootstrap_streams(settings: "Settings") -> None:
+    from rl_pipeline.opening import open_stream
     from rl_pipeline.stores.topology import bootstrap
 
     with open_stream(settings) as stream:
@@ -173,7 +187,8 @@ def _bootstrap_streams(settings: Settings) -> None:
         typer.echo(f"streams      {finding}")
 
 
-def _migrate_warehouse(settings: Settings) -> None:
+def _migrate_warehouse(settings: "Settings") -> None:
+    from rl_pipeline.opening import open_warehouse
     from rl_pipeline.stores.migrate import migrate
 
     with closing(open_warehouse(settings)) as tables:
