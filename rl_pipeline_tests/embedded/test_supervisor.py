@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from rl_pipeline.embedded.supervisor import Component, ComponentFailed, Supervisor
+from rl_pipeline_tests.waiting import wait_until
 
 # Says that it serves, then waits; with a grandchild, whose id it writes down.
 SERVE = """
@@ -38,13 +39,6 @@ def component(directory: Path, program: str, name: str = "server") -> Component:
         is_ready=lambda _: (directory / "ready").exists(),
         log=directory / "log",
     )
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline, "the condition never held"
-        time.sleep(0.02)
 
 
 def is_alive(pid: int) -> bool:

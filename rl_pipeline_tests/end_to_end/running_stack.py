@@ -7,14 +7,13 @@ import signal
 import subprocess
 import sysconfig
 import threading
-import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rl_pipeline.embedded.record import StackRecord, read_record
 from rl_pipeline.settings import Settings
+from rl_pipeline_tests.waiting import wait_until
 
 COMMAND = Path(sysconfig.get_path("scripts")) / "rl-pipeline"
 
@@ -36,15 +35,6 @@ def run_command(home: Path, *arguments: str, **variables: str) -> subprocess.Com
         check=False,
         timeout=120,
     )
-
-
-def wait_until(holds: Callable[[], Any], what: str, seconds: float = 120) -> Any:
-    """What `holds` returns once it is true."""
-    deadline = time.monotonic() + seconds
-    while not (outcome := holds()):
-        assert time.monotonic() < deadline, f"{what} did not come to hold"
-        time.sleep(0.1)
-    return outcome
 
 
 class RunningStack:

@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from rl_pipeline.embedded.nats_server import running_nats_server
-from rl_pipeline_tests.end_to_end.running_stack import RunningStack, run_command, wait_until
+from rl_pipeline_tests.end_to_end.running_stack import RunningStack, run_command
+from rl_pipeline_tests.waiting import wait_until
 
 OWN_COMPONENTS = ["clickhouse", "code", "daemon", "ui"]
 COMPONENTS = sorted([*OWN_COMPONENTS, "nats"])

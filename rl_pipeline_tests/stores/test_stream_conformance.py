@@ -21,7 +21,8 @@ from rl_pipeline.stores.stream import (
     StreamMissing,
 )
 from rl_pipeline.stores.topology import bootstrap
-from rl_pipeline_tests.fixtures.nats import cluster_url, remove_all_streams, wait_until
+from rl_pipeline_tests.fixtures.nats import cluster_url, remove_all_streams
+from rl_pipeline_tests.waiting import wait_until
 
 TRAJECTORY = "agent.rl.trajectory.v1"
 FEEDBACK = "agent.rl.feedback.v1"

@@ -18,7 +18,7 @@ from rl_pipeline.settings import Settings
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.stores.stream import PublishRefused, StreamDenied, StreamUnavailable
 from rl_pipeline.stores.topology import TRAJECTORIES, bootstrap
-from rl_pipeline_tests.fixtures.nats import wait_until
+from rl_pipeline_tests.waiting import wait_until
 
 TRAJECTORY = "agent.rl.trajectory.v1"
 UNLIMITED = {"subs": -1, "data": -1, "payload": -1}

@@ -18,7 +18,8 @@ from rl_pipeline.errors import PipelineError
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.stores.stream import OutgoingMessage, PublishIncomplete, StreamDenied, StreamUnavailable
 from rl_pipeline.stores.topology import TRAJECTORIES, bootstrap
-from rl_pipeline_tests.fixtures.nats import cluster_url, remove_all_streams, wait_until
+from rl_pipeline_tests.fixtures.nats import cluster_url, remove_all_streams
+from rl_pipeline_tests.waiting import wait_until
 
 TRAJECTORY = "agent.rl.trajectory.v1"
 

@@ -9,7 +9,8 @@ import pytest
 from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.stores.topology import ADVISORIES, STREAMS, TopologyConflict, bootstrap
-from rl_pipeline_tests.fixtures.nats import cluster_url, monitoring, remove_all_streams, wait_until
+from rl_pipeline_tests.fixtures.nats import cluster_url, monitoring, remove_all_streams
+from rl_pipeline_tests.waiting import wait_until
 
 DAY = 24 * 3600 * 10**9
 
