@@ -1,0 +1,200 @@
+"""The leaves of a JSON tree: collected once, in order, and put back into a copy that shares what did not change.
+
+Containers are walked level by level, so the leaves of one container follow each other, and a leaf needs no record of
+its own place: it is counted again in the few containers that change.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from rl_pipeline.errors import PipelineError
+from rl_pipeline.redaction.field_names import (
+    PAIR_NAMES,
+    PAIR_VALUES,
+    SCHEMA_VALUES,
+    FieldName,
+    is_schema,
+    is_sensitive_value,
+    sensitive_name,
+)
+
+_LEAST_NUMBER = 10**8
+"""Smaller numbers say nothing without the name of their field."""
+_NUMBERS = frozenset({int, float})
+_MOST_CACHED_NAMES = 20_000
+_LONGEST_CACHED_NAME = 64
+
+
+class NotJson(PipelineError):
+    """The tree holds something that JSON does not have."""
+
+
+class SensitiveField(NamedTuple):
+    """A whole value that is replaced for the name it stands under."""
+
+    container: int
+    key: str | int
+    kind: str
+    text: str
+
+
+class NameCache:
+    """The field names that no rule found anything in; never more than a bound, never one that was not scanned."""
+
+    def __init__(self) -> None:
+        self.ordinary: set[str] = set()
+        """Names that say nothing about their value: an object that has only such names needs no second look."""
+        self.telling: set[str] = set()
+
+    def add(self, names: Iterable[str]) -> None:
+        """Remember names that were scanned."""
+        if len(self.ordinary) + len(self.telling) > _MOST_CACHED_NAMES:
+            self.ordinary.clear()
+            self.telling.clear()
+        for name in names:
+            if len(name) <= _LONGEST_CACHED_NAME:
+                tells = name in PAIR_VALUES or sensitive_name(name) is not None
+                (self.telling if tells else self.ordinary).add(name)
+
+
+class Leaves:
+    """What there is to scan in one tree."""
+
+    def __init__(self, tree: Any, names: NameCache) -> None:
+        self.texts: list[str] = []
+        """Strings, and numbers with enough digits to mean something, as texts."""
+        self.fields: list[SensitiveField] = []
+        self.new_names: set[str] = set()
+        """Names that were not scanned before."""
+        self._root = tree
+        self._containers: list[Any] = [[tree]]
+        self._parents: list[tuple[int, str | int]] = [(-1, 0)]
+        self._firsts: list[int] = []
+        self._inherited: dict[int, FieldName] = {}
+        self._walk(names)
+
+    def all_names(self) -> set[str]:
+        """The names of all fields."""
+        return set[str]().union(*(container for container in self._containers if type(container) is dict))
+
+    def rewritten(self, texts: Mapping[int, str], fields: Mapping[tuple[int, str | int], str]) -> Any:
+        """The tree with some leaves exchanged; the tree that was given keeps its own."""
+        copies: dict[int, Any] = {}
+        by_container: dict[int, dict[int, str]] = {}
+        for number, text in texts.items():
+            by_container.setdefault(bisect_right(self._firsts, number) - 1, {})[number] = text
+        for container, exchanged in by_container.items():
+            copy = self._copy(container, copies)
+            for number, key in enumerate(self._keys_of_leaves(container), start=self._firsts[container]):
+                if number in exchanged:
+                    copy[key] = exchanged[number]
+        for (container, key), text in fields.items():
+            self._copy(container, copies)[key] = text
+        return copies[0][0] if 0 in copies else self._root
+
+    def _walk(self, names: NameCache) -> None:
+        texts, containers, parents = self.texts, self._containers, self._parents
+        ordinary, inherited = names.ordinary, self._inherited
+        for index, container in enumerate(containers):  # grows while it is walked
+            self._firsts.append(len(texts))
+            items: Iterable[tuple[Any, Any]]
+            if index in inherited or (type(container) is dict and not ordinary.issuperset(container)):
+                items = self._without_fields(index, container, names)
+            elif type(container) is dict:
+                items = container.items()
+            elif _says_nothing(container):
+                continue
+            else:
+                items = enumerate(container)
+            for key, value in items:
+                kind = type(value)
+                if kind is str:
+                    texts.append(value)
+                elif kind is dict or kind is list:
+                    containers.append(value)
+                    parents.append((index, key))
+                elif kind is int or kind is float:
+                    if not -_LEAST_NUMBER < value < _LEAST_NUMBER and _is_long_number(value):
+                        texts.append(str(int(value)))
+                elif value is not None and kind is not bool:
+                    raise NotJson(f"a value of type {kind.__name__} is no JSON: decode the message first")
+
+    def _without_fields(
+        self, index: int, container: dict[str, Any] | list[Any], names: NameCache
+    ) -> Iterator[tuple[str | int, Any]]:
+        """The items that are scanned as any other; the sensitive ones are noted."""
+        above = self._inherited.get(index)
+        if isinstance(container, list):
+            if above is not None:
+                yield from (
+                    (key, value) for key, value in enumerate(container) if not self._take(index, key, value, above)
+                )
+            return
+        described = above is not None and is_schema(container)
+        for key, value in container.items():
+            if type(key) is not str:
+                raise NotJson("the name of a field is no text: decode the message first")
+            if key not in names.ordinary and key not in names.telling:
+                self.new_names.add(key)
+            name = None if key in names.ordinary else _name_in(container, key)
+            if name is None and (key in SCHEMA_VALUES or not described):
+                name = above
+            if name is None or not self._take(index, key, value, name):
+                yield key, value
+
+    def _take(self, index: int, key: str | int, value: Any, name: FieldName) -> bool:
+        """Note the value if it is sensitive for its name; a container passes the name on."""
+        kind = type(value)
+        if kind is str or (kind in {int, float} and name.certain):
+            text = str(value)
+            if is_sensitive_value(name, text):
+                self.fields.append(SensitiveField(index, key, name.kind, text))
+                return True
+        elif (kind is dict or kind is list) and name.certain:
+            self._inherited[len(self._containers)] = name
+        return False
+
+    def _keys_of_leaves(self, index: int) -> Iterator[str | int]:
+        """The keys of the container's texts, in the order of the walk."""
+        container = self._containers[index]
+        taken = {field.key for field in self.fields if field.container == index}
+        for key, value in container.items() if type(container) is dict else enumerate(container):
+            if key in taken:
+                continue
+            if type(value) is str or _is_long_number(value):
+                yield key
+
+    def _copy(self, index: int, copies: dict[int, Any]) -> Any:
+        """The container's copy, hung into the copies of all that hold it."""
+        wanted, line = index, []
+        while index >= 0 and index not in copies:
+            line.append(index)
+            index = self._parents[index][0]
+        for number in reversed(line):
+            copies[number] = self._containers[number].copy()
+            parent, key = self._parents[number]
+            if parent >= 0:
+                copies[parent][key] = copies[number]
+        return copies[wanted]
+
+
+def _says_nothing(numbers: list[Any]) -> bool:
+    """Whether the list holds only numbers without meaning of their own: token ids and probabilities by the thousand."""
+    if not _NUMBERS.issuperset(map(type, numbers)):
+        return False
+    return not numbers or (min(numbers) > -_LEAST_NUMBER and max(numbers) < _LEAST_NUMBER)
+
+
+def _is_long_number(value: Any) -> bool:
+    """Whether the number has digits enough to be somebody's: a float has them where it is a whole number."""
+    if type(value) is int:
+        return abs(value) >= _LEAST_NUMBER
+    return type(value) is float and value.is_integer() and abs(value) >= _LEAST_NUMBER
+
+
+def _name_in(container: Mapping[str, Any], key: str) -> FieldName | None:
+    if key in PAIR_VALUES:
+        names = (container.get(name) for name in PAIR_NAMES)
+        return next((found for name in names if isinstance(name, str) and (found := sensitive_name(name))), None)
+    return sensitive_name(key)

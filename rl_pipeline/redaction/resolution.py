@@ -1,0 +1,101 @@
+"""From findings that may overlap to the values that are replaced, and what one call knows of them.
+
+Nothing of it outlives the call.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from rl_pipeline.errors import PipelineError
+from rl_pipeline.redaction.literals import is_distinctive, needs_boundaries, occurrences
+from rl_pipeline.redaction.passage import Passage, encoded
+from rl_pipeline.redaction.rule import KINDS
+from rl_pipeline.redaction.scanner import Finding, Source
+
+KNOWN = "known"
+REPEATED = "repeated"
+SENSITIVE_FIELD = "sensitive-field"
+"""What findings are counted as that no rule of the files made."""
+
+FIELD_ORDER = 1 << 20
+_REPEATED_ORDER = 1 << 21
+
+
+def merged(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """One finding for each run of overlapping ones: the one that holds all others, else their union.
+
+    The lowest order names the kind of a union, and of spans that are equal.
+    """
+    run: list[Finding] = []
+    end = -1
+    for finding in sorted(findings):
+        if run and finding.start >= end:
+            yield _union(run, end)
+            run = []
+        run.append(finding)
+        end = finding.end if len(run) == 1 else max(end, finding.end)
+    if run:
+        yield _union(run, end)
+
+
+def _union(run: list[Finding], end: int) -> Finding:
+    start = run[0].start
+    holders = [finding for finding in run if finding.start == start and finding.end == end]
+    return Finding(start, end, min(finding.source for finding in holders or run))
+
+
+class Knowledge:
+    """The values that were found in one tree: where else they are looked for, and the one kind of each."""
+
+    def __init__(self, known: Mapping[str, str]) -> None:
+        if unknown := sorted(set(known.values()) - KINDS):
+            raise PipelineError(f"no kind {unknown[0]}: use one of {', '.join(sorted(KINDS))}")
+        self.counts: Counter[str] = Counter()
+        self._known = {encoded(text): Source(-1, KNOWN, kind) for text, kind in known.items() if text}
+        self._distinctive_known = [value for value in self._known if is_distinctive(value)]
+        self._whole_texts = {text for text in known if text and encoded(text) not in self._distinctive_known}
+        self._sources: dict[bytes, Source] = {}
+        self._kinds: dict[bytes, str] = {}
+        self._looked_for: dict[bytes, Source] = {}
+        self._anywhere: set[bytes] = set()
+
+    def known_in(self, passage: Passage) -> Iterator[Finding]:
+        """Where the known values lie: everywhere if distinctive, else only where they are a whole text."""
+        for start, end in _within_segments(passage, occurrences(passage.buffer, self._distinctive_known)):
+            yield Finding(start, end, self._known[passage.buffer[start:end]])
+        for text in self._whole_texts.intersection(passage.texts):
+            value = encoded(text)
+            for start, end in _within_segments(passage, occurrences(passage.buffer, [value])):
+                if passage.text_span(start) == (start, end):
+                    yield Finding(start, end, self._known[value])
+
+    def learn(self, found: Iterable[tuple[bytes, Source]]) -> None:
+        """Note values that were found; the lowest order names the kind of each."""
+        for value, source in found:
+            first = self._sources[value] = min(source, self._sources.get(value, source))
+            if is_distinctive(value):
+                self._looked_for[value] = Source(_REPEATED_ORDER, REPEATED, first.kind)
+                if not needs_boundaries(value, first.kind):
+                    self._anywhere.add(value)
+
+    def kind(self, value: bytes, source: Source) -> str:
+        """The kind of the value in this tree: what is once written stays."""
+        return self._kinds.setdefault(value, self._sources.get(value, source).kind)
+
+    def repeated_in(self, passage: Passage) -> Iterator[Finding]:
+        """Where the values of all rounds lie."""
+        if self._looked_for:
+            spans = occurrences(passage.buffer, self._looked_for, self._anywhere)
+            for start, end in _within_segments(passage, spans):
+                yield Finding(start, end, self._looked_for[passage.buffer[start:end]])
+
+    def is_in_names(self, names: Iterable[str]) -> bool:
+        """Whether a value is also (in) the name of a field."""
+        values = {*self._distinctive_known, *self._looked_for}
+        if not values:
+            return False
+        return next(occurrences(Passage(list(names)).buffer, values, self._anywhere), None) is not None
+
+
+def _within_segments(passage: Passage, spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    return ((start, end) for start, end in spans if end <= passage.segment(start)[1])

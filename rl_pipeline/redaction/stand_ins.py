@@ -1,0 +1,259 @@
+"""Tells secrets from what only stands where a secret could: placeholders, code, and names that hold none."""
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from rl_pipeline.redaction.randomness import surprise
+
+if TYPE_CHECKING:
+    from rl_pipeline.redaction.validators import Validator
+
+_MARKS_OF_A_PLACEHOLDER = (
+    b"...", b"\xe2\x80\xa6", b"***", b"xxxx", b"####", b"-----", b"example", b"sample_", b"placeholder", b"changeme",
+    b"change_me", b"change-me", b"replace", b"redacted", b"insert_", b"insert-", b"dummy_", b"dummy-", b"todo",
+)  # fmt: skip
+_PLACEHOLDER = re.compile(
+    rb"""
+    [<\[{(%$\#@&!*.x_\-=+?0\s|/\\~,;:^'"`]*$                                                      # nothing but marks
+    | <[^>]*>?$ | \[[^\]]*\]?$ | \(\(.*\)\)$ | \{[a-z_ .:\-]*\d?\}$ | @\w+@$ | __\w+__$ | %\w+%$ | (?:%[a-z]?[^\w%]*)+$
+    | \$\{ | \$(?:[a-z_]+[0-9]?|\d)$ | \\?\$env: | !(?:ref|sub|vault|secret|env|getatt|reference)\b
+    """,
+    re.VERBOSE,
+)
+"""A value, in lower case, that is a placeholder from its beginning on."""
+_TEMPLATE = re.compile(
+    rb"[$#%<{](?:(?<=\$)\{\w[^{}]{0,80}\}|(?<=\$)\(|(?<=\{)\{[^{}]*\}\}|(?<=<)%|(?<=\#)\{|(?<=%)\(\w+\))"
+)
+_NAMED_FOR_ITS_USE = re.compile(
+    rb"""
+    your[_-]?(?:own|api|app|access|auth|client|secret|token|key|pass|user|service|account|project|super|\w*_)
+    | (?:^|[^a-z])(?:your|my|some|the|our|fake|dummy|mock|sample|any|random)?[_-]?(?:super[_-]?)?
+      (?:secret|private|api|access|auth|bot)?[_-]?(?:token|key|secret|password|passwd|pwd|value|string)[_-]?
+      (?:here|value|goes|placeholder)?$
+    | [_-](?:here|goes)(?:$|[^a-z])
+    """,
+    re.VERBOSE,
+)
+"""A value, in lower case, such as `your_token_here`."""
+_ENOUGH = 256
+"""How much of a value is looked at: long ones tell by their beginning."""
+_RUN = re.compile(rb"([^A])\1{5}")
+_NO_VALUE = frozenset(
+    b"""
+    none null nil true false undefined nan yes no on off str string int integer bool boolean bytes float number object
+    any text hidden required optional default unknown empty missing invalid valid enabled disabled password passwd
+    passphrase pwd pass passw secret token key value credential credentials username user login email name test testing
+    final self cls this func function lambda return await async const static public private void new char byte array
+    list dict map set tuple type class interface struct enum env environ config settings options args input prompt
+    stdin file path url uri id uuid hash digest base64 hex sha256 md5 bcrypt salt nonce oauth oauth2 bearer basic
+    session cookie header body query param params get post put delete foo bar baz foobar qux lorem ipsum redacted
+    masked filtered removed omitted blank sensitive secure plain current old confirm confirmation repeat again forgot
+    reset change update create generate show hide toggle field label title placeholder icon error success failed
+    incorrect wrong expired mypassword mysecret mytoken mypass yourpassword yourtoken apikey api_key access_token
+    """.split()
+)
+_EXPRESSION = re.compile(
+    rb"""
+    ^[A-Za-z_$][\w$.:]*[(\[{<] | ^[&*(!\[{] | => | \|\| | &&
+    | ^(?:os|process|env|self|this|config|settings|args|options|request|req|ctx|params|var|local|data|secrets|module
+        |each|props|state|window|document|System|Environment)[.\[(]
+    | ^(?:str|int|bool|bytes|float|Optional|List|Dict)\b
+    """,
+    re.VERBOSE,
+)
+"""What code gives a value with: calls, subscripts, attributes of well-known objects, types."""
+_NAME = re.compile(
+    rb"""
+    ^[A-Za-z_$][\w$]*(?:\??\.[A-Za-z_$][\w$]*|::[A-Za-z_]\w*|->\w+)+(?:\(\))?[;,]?$ | ^\w+(?:\|\w+)+$ | ^\w+\(\)?$
+    | ^[\w./-]+\.(?:py|js|ts|go|rb|java|json|ya?ml|toml|txt|md|pem|crt|cer|key|p12|pub|html?|xml|cfg|conf|ini|env|sh|sql
+        |csv|log|png|svg|jpe?g|keytab|jks)$
+    | ^[\w-]+(?:\.[\w-]+)*\.(?:com|org|net|io|dev|local|internal)(?::\d+)?(?:/|$)
+    """,
+    re.VERBOSE,
+)
+"""The name of something: an attribute, a module, a choice of names, a file, a host."""
+_PATH = re.compile(rb"^(?:[a-z][a-z0-9+.-]*://|\.{0,2}/|~/|[A-Za-z]:\\|arn:|file:|urn:|data:|s3:|mailto:)")
+_WORDS = re.compile(rb"[A-Z]{2,}(?![a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
+_IDENTIFIER = re.compile(rb"[A-Za-z_$][\w$]*(?:[.-][A-Za-z_]\w*)*$")
+_SETTER = re.compile(rb"(?i)(?:.*[._])?(?:set|with|use|put|change|update)_?[a-z_]*$")
+_OPENED_CALL = re.compile(rb"""\(\s*["'`][\w.$-]*$""")
+_BEFORE = re.compile(rb"[\w.$-]{1,60}$")
+_SECRET_NAME = re.compile(
+    rb"""(?i)token|secret|pass|pwd|credential|creds|bearer|(?:^|[^a-z])pat(?:$|[^a-z]) | (?:user|http|basic|proxy)_?auth
+    | (?:api|access|auth|account|private|priv|service|client|encrypt(?:ion)?|sign(?:ing)?|master|shared|licen[cs]e|admin
+        |consumer|deploy|webhook|app|application|subscription|storage|db|database|ssh|hmac|aes|crypto|cipher|write|read
+        |ingest(?:ion)?|integration|rest|server|bot|session|instrumentation|sas|root|sdk|jwt|cookie|fernet|django|flask
+        |rails|user|project|org|web|hook|data|primary|secondary)[_.\x20-]?keys?""",
+    re.VERBOSE,
+)
+_HOLDS_NO_SECRET = frozenset(
+    b"""
+    to change request csrf xsrf csrftoken authenticity antiforgery public pub pubkey publishable foreign partition sort
+    cache cached idempotency next continuation cursor page pagination turkey monkey donkey hotkey keyboard bypass
+    compass compat checksum integrity digest sha sha1 sha256 sha512 md5 etag rev revision commit version fingerprint
+    thumbprint pseudo special eos bos pad unk mask sep max min num total count
+    """.split()
+)
+_LAST_WORD_FOR_ONE = re.compile(
+    rb"""(?i)(?:.*(?:pass(?:w(?:or(?:d|t)|d)?|phrase|code|key)?|pwd|pswd|psw|contrasena|senha
+                    |secret|token|key|cred(?:ential)?|auth|bearer|pat|salt)s?)
+    (?:[_.-]?(?:value|val|plain|plaintext|raw|text|string|str|default|prod|production|dev|development|staging|stage|live
+        |test|sandbox|local|main|admin|root|user|db|database|env|new|old|current|primary|secondary|base64|b64|encoded|hex
+        |header|a|b|[0-9]{1,3}+)s?){0,4}""",
+    re.VERBOSE,
+)
+"""A name whose last word for a secret is followed only by what says which one it is."""
+
+
+def is_real(value: bytes, _: re.Match[bytes]) -> bool:
+    """The value does not only stand for one: no `your_token_here`, no `xxxx`, no `${VARIABLE}`, no alphabet."""
+    lowered = value[:_ENOUGH].lower()
+    if any(mark in lowered for mark in _MARKS_OF_A_PLACEHOLDER) or _RUN.search(value, 0, _ENOUGH):
+        return False
+    if _PLACEHOLDER.match(lowered) or _TEMPLATE.search(lowered) or _NAMED_FOR_ITS_USE.search(lowered):
+        return False
+    return not _counts_up(lowered)
+
+
+def _counts_up(value: bytes) -> bool:
+    """Most of the value, or a long part of it, is an alphabet or a count."""
+    longest = current = steps = 1
+    for byte, after in pairwise(value):
+        current = current + 1 if abs(after - byte) == 1 else 1
+        steps += current > 1
+        longest = max(longest, current)
+    return longest >= 16 or longest > 0.5 * len(value) or steps > 0.85 * len(value)
+
+
+def is_literal(value: bytes, match: re.Match[bytes]) -> bool:
+    """The value names nothing and, unless it is quoted, is no code that gives one."""
+    value = value[:_ENOUGH]
+    reads_like_words = surprise(value) < 0.35
+    if value.lower() in _NO_VALUE or (reads_like_words and (_NAME.search(value) or _PATH.search(value))):
+        return False
+    if match.groupdict().get("quote"):
+        return True
+    return not _EXPRESSION.search(value) and not (_IDENTIFIER.match(value) and _is_passed_by_name(value, match))
+
+
+def _is_passed_by_name(value: bytes, match: re.Match[bytes]) -> bool:
+    """An identifier without quotes stands for its value, but for what was drawn and for words in an environment."""
+    if surprise(value) >= 0.25:
+        return False
+    return _is_passed_on(match) or not (_has_digit(value) or name_of(match).isupper())
+
+
+def _has_digit(value: bytes) -> bool:
+    return any(48 <= byte <= 57 for byte in value)
+
+
+def _is_passed_on(match: re.Match[bytes]) -> bool:
+    return match.string[match.end() : match.end() + 1] in (b")", b",", b"(", b"[", b".", b";")
+
+
+def is_plausible_password(value: bytes, match: re.Match[bytes]) -> bool:
+    """The value can be a password: with a digit or a sign, or a word that is quoted or set in an environment."""
+    words = [word.lower() for word in _WORDS.findall(value)]
+    if not words or all(word in _NO_VALUE for word in words) or not _takes_a_password(match):
+        return False
+    if is_credential(value, match) or (value.isdigit() and len(value) >= 6) or re.search(rb"[^\w.-]", value):
+        return True
+    return _is_word_for_password(value, match)
+
+
+def _takes_a_password(match: re.Match[bytes]) -> bool:
+    """An argument is a password's if the function sets it, or if the one before it names it."""
+    op = match.groupdict().get("op")
+    if op == b"(":
+        return bool(_SETTER.match(name_of(match)))
+    return op != b"," or bool(_OPENED_CALL.search(match.string, max(0, match.start() - 60), match.start()))
+
+
+def _is_word_for_password(value: bytes, match: re.Match[bytes]) -> bool:
+    """One word that does not speak of passwords itself, in lower case in quotes, or set in an environment."""
+    if not value.isalpha() or re.search(rb"(?i)passw|secret|token", value):
+        return False
+    groups = match.groupdict()
+    if groups.get("quote"):
+        return value.islower() and groups.get("op") not in {b",", b"("}
+    return name_of(match).isupper()
+
+
+def is_assigned_to_a_secret_name(_: bytes, match: re.Match[bytes]) -> bool:
+    """The name, with what stands before the match, is one that holds secrets, not `csrf_token` or `key_name`."""
+    name = name_of(match)
+    words = {word.lower() for word in _WORDS.findall(name)}
+    return bool(_LAST_WORD_FOR_ONE.fullmatch(name)) and _HOLDS_NO_SECRET.isdisjoint(words)
+
+
+def is_not_the_word(value: bytes, _: re.Match[bytes]) -> bool:
+    """A password where nothing but one can stand: anything but a word for one."""
+    return value.lower() not in _NO_VALUE and len(set(value)) > 1 and not value.startswith((b"$", b"%", b"["))
+
+
+def is_credential(value: bytes, _: re.Match[bytes]) -> bool:
+    """Not a word or a name: it holds a digit and a letter, or does not read like words, or is a long number."""
+    if _has_digit(value):
+        return len(value) >= 15 or bool(re.search(rb"[A-Za-z]", value))
+    return len(value) >= 14 and surprise(value) >= 0.27
+
+
+def is_user_and_password(value: bytes, _: re.Match[bytes]) -> bool:
+    """The base64 of `user:password`."""
+    try:
+        plain = base64.b64decode(value + b"=" * (-len(value) % 4), validate=True)
+    except binascii.Error:
+        return False
+    return b":" in plain and plain.isascii() and plain.decode().isprintable()
+
+
+def is_given_to_curl(_: bytes, match: re.Match[bytes]) -> bool:
+    """The same command names curl or a program like it."""
+    command = match.string[max(0, match.start() - 400) : match.start()]
+    return bool(re.search(rb"\b(?:curl|wget|httpie|http|https|xh|curlie)\b", command))
+
+
+def is_no_error_report_key(_: bytes, match: re.Match[bytes]) -> bool:
+    """The host is none that takes a public key in the place of the user, as Sentry does."""
+    return not re.match(rb"[\w.-]*(?:sentry|bugsink|glitchtip)", match.string[match.end() : match.end() + 80])
+
+
+def has_certain_name(_: bytes, match: re.Match[bytes]) -> bool:
+    """The name leaves no doubt that it holds a secret."""
+    return names_a_secret(match)
+
+
+def names_a_secret(match: re.Match[bytes]) -> bool:
+    """The name leaves no doubt: a token, a secret, or a key or credential of a kind that is kept secret."""
+    return bool(_SECRET_NAME.search(name_of(match)))
+
+
+def is_flag(_: bytes, match: re.Match[bytes]) -> bool:
+    """The name is a command line's flag."""
+    return name_of(match).startswith(b"-")
+
+
+def name_of(match: re.Match[bytes]) -> bytes:
+    """The whole name that a value is assigned to: the pattern may begin in its middle."""
+    earlier = _BEFORE.search(match.string, max(0, match.start() - 60), match.start())
+    return (earlier[0] if earlier else b"") + (match["name"] if "name" in match.re.groupindex else b"")
+
+
+STAND_INS: Mapping[str, "Validator"] = {
+    "real": is_real,
+    "literal": is_literal,
+    "password": is_plausible_password,
+    "url_password": is_not_the_word,
+    "credential": is_credential,
+    "user_and_password": is_user_and_password,
+    "secret_name": is_assigned_to_a_secret_name,
+    "certain_name": has_certain_name,
+    "flag": is_flag,
+    "curl": is_given_to_curl,
+    "not_a_dsn": is_no_error_report_key,
+}
+"""What the rules for secrets may name."""
