@@ -16,7 +16,14 @@ from nats.aio.msg import Msg
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.stores.jetstream_api import JetStreamApi, JetStreamRefused
 from rl_pipeline.stores.jetstream_publishing import groups, publish_group
-from rl_pipeline.stores.jetstream_reading import delivered, missing_ranges, pull, read_batch, stream_state
+from rl_pipeline.stores.jetstream_reading import (
+    delivered,
+    missing_ranges,
+    pull,
+    read_batch,
+    sequence_at_leader,
+    stream_state,
+)
 from rl_pipeline.stores.nats_connection import Denied, NatsConnection
 from rl_pipeline.stores.nats_login import Login
 from rl_pipeline.stores.stream import (
@@ -161,6 +168,13 @@ class JetStream:
         for batch in self.read(stream, sequence, sequence, 1):
             return batch[0]
         raise MessageGone(f"{stream} has no message {sequence} any more: it aged out, was erased or never was")
+
+    def last_on_subject(self, stream: str, subject: str) -> StoredMessage:
+        """See `Stream.last_on_subject`."""
+        sequence = self._connection.run(sequence_at_leader(self._api, stream, {"last_by_subj": subject}))
+        if sequence is None:
+            raise MessageGone(f"{stream} has no message on {subject}: it aged out, was erased or never was")
+        return self.get(stream, sequence)
 
     def gaps(self, stream: str, first: int, last: int) -> Sequence[range]:
         """See `Stream.gaps`."""

@@ -14,7 +14,12 @@ from rl_pipeline.stores.stream import OutgoingMessage, Published, PublishRefused
 
 GROUP_MESSAGES = 128
 GROUP_BYTES = 4 * 2**20
+ONCE_PER_SUBJECT = {"Nats-Expected-Last-Subject-Sequence": "0"}
 _MESSAGE_TOO_LARGE = 10054
+_WRONG_LAST_SEQUENCE = 10071
+# A message on the same subject, or with the same id, is on its way into the stream and may yet fail: only asking again
+# tells.
+_ONE_IN_PROCESS = {10158, 10164}
 # What a header carries unchanged.
 _MESSAGE_ID = re.compile(r"[!-~]+")
 
@@ -67,9 +72,13 @@ async def publish_group(api: JetStreamApi, messages: Sequence[OutgoingMessage]) 
 async def _publish_once(
     api: JetStreamApi, messages: Sequence[OutgoingMessage]
 ) -> list[Published | PipelineError | Unanswered]:
-    requests = [(m.subject, m.data, {**m.headers, "Nats-Msg-Id": m.message_id}) for m in messages]
-    answers = await api.ask_all(requests)
+    answers = await api.ask_all([(message.subject, message.data, _headers(message)) for message in messages])
     return [_acknowledgement(message, answer) for message, answer in zip(messages, answers, strict=True)]
+
+
+def _headers(message: OutgoingMessage) -> dict[str, str]:
+    conditions = ONCE_PER_SUBJECT if message.once_per_subject else {}
+    return {**message.headers, **conditions, "Nats-Msg-Id": message.message_id}
 
 
 def _acknowledgement(message: OutgoingMessage, answer: Msg | Exception) -> Published | PipelineError | Unanswered:
@@ -81,8 +90,10 @@ def _acknowledgement(message: OutgoingMessage, answer: Msg | Exception) -> Publi
     error = acknowledgement.get("error")
     if error is None:
         return Published(acknowledgement["seq"], acknowledgement.get("duplicate", False))
-    if error["code"] == 503:
+    if error["code"] == 503 or error["err_code"] in _ONE_IN_PROCESS:
         return Unanswered(error["description"])
+    if message.once_per_subject and error["err_code"] == _WRONG_LAST_SEQUENCE:
+        return Published(int(error["description"].rpartition(" ")[2]), duplicate=True)
     if error["err_code"] == _MESSAGE_TOO_LARGE:
         limit = f"max_msg_size of the stream {acknowledgement['stream']}"
         return _refusal(message, TooLarge(f"{len(message.data)} bytes are more than {limit}"))

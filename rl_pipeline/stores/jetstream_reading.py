@@ -12,16 +12,18 @@ from nats.aio.msg import Msg
 
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.stores.jetstream_api import JetStreamApi, JetStreamRefused
+from rl_pipeline.stores.jetstream_publishing import ONCE_PER_SUBJECT
 from rl_pipeline.stores.nats_connection import NoResponder, Unanswered
 from rl_pipeline.stores.stream import StoredMessage, StreamState
 
 # One batch of a read ends before it outgrows this, so that large messages do not fill the memory.
 READ_BYTES = 16 * 2**20
 _MESSAGE_NOT_FOUND = 10037
-_ADDED_BY_THE_SERVER = frozenset(
-    {"Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending", "Nats-Last-Sequence"}
-)
 _MESSAGE_ID = "Nats-Msg-Id"
+_NOT_THE_PUBLISHERS = frozenset(
+    {"Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Num-Pending", "Nats-Last-Sequence"}
+    | {_MESSAGE_ID, *ONCE_PER_SUBJECT}
+)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -71,7 +73,7 @@ async def read_batch(api: JetStreamApi, stream: str, first: int, last: int, size
         replies = await _direct_get(api, stream, request)
         if replies:
             return [message for message in map(_stored, replies) if message.sequence <= last]
-        following = await _next_sequence(api, stream, first)
+        following = await sequence_at_leader(api, stream, {"seq": first, "next_by_subj": ">"})
         if following is None or following > last:
             return []
         raise Unanswered("the replica that was asked is behind")
@@ -120,10 +122,10 @@ async def _explain_no_direct_get(api: JetStreamApi, stream: str) -> None:
         )
 
 
-async def _next_sequence(api: JetStreamApi, stream: str, sequence: int) -> int | None:
-    """The first sequence from here on that the leader has: replicas may be behind, the leader is not."""
+async def sequence_at_leader(api: JetStreamApi, stream: str, request: dict[str, Any]) -> int | None:
+    """The sequence of the message that the leader would answer with: replicas may be behind, the leader is not."""
     try:
-        answer = await api.request(f"STREAM.MSG.GET.{stream}", {"seq": sequence, "next_by_subj": ">"})
+        answer = await api.request(f"STREAM.MSG.GET.{stream}", request)
     except JetStreamRefused as refused:
         if refused.code == _MESSAGE_NOT_FOUND:
             return None
@@ -191,7 +193,7 @@ def delivered(message: Msg) -> tuple[StoredMessage, int]:
 
 def _stored(reply: Msg) -> StoredMessage:
     headers = reply.headers or {}
-    own = {name: value for name, value in headers.items() if name not in _ADDED_BY_THE_SERVER and name != _MESSAGE_ID}
+    own = {name: value for name, value in headers.items() if name not in _NOT_THE_PUBLISHERS}
     return StoredMessage(
         sequence=int(headers["Nats-Sequence"]),
         subject=headers["Nats-Subject"],

@@ -1,6 +1,7 @@
 """From an address to the object store behind it."""
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -21,6 +22,27 @@ class ObjectsLocation(NamedTuple):
     scheme: Literal["s3", "file"]
     container: str
     prefix: str
+
+
+@dataclass(frozen=True)
+class ObjectsAddress:
+    """Where objects lie, to be opened where they are needed: in another process, or not at all."""
+
+    url: str
+    endpoint_url: str | None = None
+    """An S3 server other than Amazon's."""
+
+    def below(self, prefix: str) -> "ObjectsAddress":
+        """The store of the objects under a prefix."""
+        return ObjectsAddress(f"{self.url.rstrip('/')}/{prefix}", self.endpoint_url)
+
+    def open(self) -> Objects:
+        """The store; for S3, boto3 looks for the credentials itself."""
+        if parse_objects_url(self.url).scheme == "file":
+            return open_objects(self.url)
+        from rl_pipeline.stores.s3 import s3_client  # boto3 is paid for by those who use it
+
+        return open_objects(self.url, s3_client=s3_client(endpoint_url=self.endpoint_url))
 
 
 def parse_objects_url(url: str) -> ObjectsLocation:

@@ -45,12 +45,17 @@ class PublishIncomplete(PipelineError):
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """A message to publish; the stream stores one message per `message_id` within its duplicate window."""
+    """A message to publish; the stream stores one message per `message_id` within its duplicate window.
+
+    `once_per_subject`: nothing is stored while the stream has any message on the subject, however old it is; the
+    answer is then that of a duplicate.
+    """
 
     subject: str
     data: bytes
     message_id: str
     headers: Mapping[str, str] = field(default_factory=dict)
+    once_per_subject: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +157,9 @@ class Stream(Protocol):
 
     def get(self, stream: str, sequence: int) -> StoredMessage:
         """One message. Raises `MessageGone` when the stream does not have it."""
+
+    def last_on_subject(self, stream: str, subject: str) -> StoredMessage:
+        """The newest message on a subject. Raises `MessageGone` when the stream has none."""
 
     def gaps(self, stream: str, first: int, last: int) -> Sequence[range]:
         """The sequences from `first` to `last` that the stream once had and has no more, as ascending ranges.

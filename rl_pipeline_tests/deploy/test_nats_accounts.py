@@ -73,6 +73,7 @@ MAY_PUBLISH: dict[str, list[str]] = {
     "agent": ["agent.rl.trajectory.v1", "agent.rl.feedback.v1"],
     "ingest": [
         "agent.rl.dlq.>",
+        *reading("RL_DLQ"),
         *reading("RL_TRAJECTORIES"),
         *reading("RL_FEEDBACK"),
         *consuming("RL_FEEDBACK", "feedback"),
@@ -225,7 +226,8 @@ def test_each_account_does_its_work(url: str) -> None:
         assert batch[0] == ingest.get("RL_TRAJECTORIES", sequence)
         assert ingest.gaps("RL_TRAJECTORIES", 1, sequence) == []
         assert settle_all(ingest, "RL_FEEDBACK", "feedback")[-1] == b"well done"
-        ingest.publish("agent.rl.dlq.trajectory", b"refused", "dlq-1")
+        ingest.publish("agent.rl.dlq.RL_TRAJECTORIES.1", b"refused", "dlq-1")
+        assert ingest.last_on_subject("RL_DLQ", "agent.rl.dlq.RL_TRAJECTORIES.1").data == b"refused"
     with connect(url, "trainer") as trainer:
         for subject in ("reward.v1", "training.request.v1", "training.status.v1", "training.cancel.v1"):
             trainer.publish(f"agent.rl.{subject}", b"work", f"{subject}-1")

@@ -77,6 +77,29 @@ def test_a_message_comes_back_as_it_was_published(stream: JetStream) -> None:
     assert stream.get("RL_TRAJECTORIES", 1) == message
 
 
+def test_a_subject_that_takes_one_message_takes_no_second_whatever_its_id(stream: JetStream) -> None:
+    def once(data: bytes, message_id: str) -> OutgoingMessage:
+        return OutgoingMessage(TRAJECTORY, data, message_id, once_per_subject=True)
+
+    stream.publish(FEEDBACK, b"elsewhere", "other")
+    answers = stream.publish_many([once(b"first", "id-1"), once(b"second", "id-2"), once(b"again", "id-1")])
+    assert [(answer.sequence, answer.duplicate) for answer in answers] == [(1, False), (1, True), (1, True)]
+    (kept,) = read_all(stream)
+    assert (kept.data, kept.headers) == (b"first", {})
+    stream.erase("RL_TRAJECTORIES", 1)
+    (answer,) = stream.publish_many([once(b"third", "id-3")])
+    assert (answer.sequence, answer.duplicate) == (2, False)
+
+
+def test_the_newest_message_of_a_subject_is_found(stream: JetStream) -> None:
+    with pytest.raises(MessageGone, match=f"RL_TRAJECTORIES has no message on {TRAJECTORY}"):
+        stream.last_on_subject("RL_TRAJECTORIES", TRAJECTORY)
+    publish(stream, 3)
+    assert stream.last_on_subject("RL_TRAJECTORIES", TRAJECTORY) == stream.get("RL_TRAJECTORIES", 3)
+    stream.erase("RL_TRAJECTORIES", 3)
+    assert stream.last_on_subject("RL_TRAJECTORIES", TRAJECTORY).sequence == 2
+
+
 def test_many_messages_are_acknowledged_in_their_order(stream: JetStream) -> None:
     count = 3 * GROUP_MESSAGES + 1
     published = stream.publish_many(
