@@ -58,27 +58,6 @@ def observe(messages: Stream, stream: str, *, ingested_up_to: int, now: datetime
     )
 
 
-def ledger_watermark(warehouse: Warehouse, stream: str) -> int:
-    """The sequence up to which the ledger has every sequence from 1 on; 0 when it lacks the first."""
-    found = warehouse.query(
-        """
-        SELECT minIf(sequence, following != sequence + 1) AS watermark
-        FROM (
-            SELECT sequence, leadInFrame(sequence) OVER (
-                ORDER BY sequence ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING
-            ) AS following
-            FROM (
-                SELECT sequence FROM trajectory_ledger FINAL WHERE stream = {stream:String}
-                UNION ALL
-                SELECT 0
-            )
-        )
-        """,
-        parameters={"stream": stream},
-    )
-    return int(found["watermark"][0])
-
-
 def record(warehouse: Warehouse, seen: StreamObservation) -> None:
     """Keep the observation for reports; the same observation twice is kept once."""
     import polars as pl

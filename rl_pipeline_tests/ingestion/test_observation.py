@@ -2,10 +2,9 @@
 
 from datetime import UTC, datetime
 
-import polars as pl
 import pytest
 
-from rl_pipeline.ingestion.observation import StreamObservation, ledger_watermark, observe, record
+from rl_pipeline.ingestion.observation import StreamObservation, observe, record
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.stores.stream import OutgoingMessage
 from rl_pipeline.stores.warehouse import Warehouse
@@ -82,15 +81,3 @@ def test_an_observation_recorded_twice_is_kept_once(warehouse: Warehouse, stream
     kept = warehouse.query("SELECT * FROM stream_observations FINAL")
     assert kept.select(list(seen.row())).row(0, named=True) == seen.row()
     assert kept.height == 1
-
-
-@pytest.mark.parametrize(("sequences", "watermark"), [([], 0), ([1, 2, 3], 3), ([1, 2, 4, 5], 2), ([2, 3], 0)])
-def test_the_watermark_is_where_the_ledger_has_its_first_hole(
-    warehouse: Warehouse, sequences: list[int], watermark: int
-) -> None:
-    if sequences:
-        ledger = pl.DataFrame({"sequence": sequences}).with_columns(
-            stream=pl.lit("RL_TRAJECTORIES"), stream_time=pl.lit(NOW), verdict=pl.lit("accepted")
-        )
-        warehouse.insert("trajectory_ledger", ledger)
-    assert ledger_watermark(warehouse, "RL_TRAJECTORIES") == watermark

@@ -1,0 +1,347 @@
+"""Erasing a user: everything that is stored of them, and what comes again of what was stored until now.
+
+The order survives a death at any point, and doing it again finishes it:
+
+1. The tombstones. From now on ingest, archive and restoration keep the user away.
+2. The ledger says `erased` of a sequence before anything of it is deleted, so no gap is ever unexplained; and whatever
+   it says that of is deleted everywhere, so a deletion that was broken off is found again.
+3. Claim and message, dead letters, feedback, the archive, and last the rows by which the datasets are found.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from rl_pipeline.errors import PipelineError
+from rl_pipeline.ingestion.archive import archived_objects, rewrite_without
+from rl_pipeline.ingestion.archive_files import downloaded, read_frames
+from rl_pipeline.ingestion.dead_letters import DEAD_LETTER_STREAM
+from rl_pipeline.ingestion.erased_rows import delete_rows, trajectories_to_delete
+from rl_pipeline.ingestion.holding import datasets_holding
+from rl_pipeline.ingestion.judging import user_placeholders
+from rl_pipeline.ingestion.ledger import ERASED_REVISION, LedgerRow, known_rows, write_rows
+from rl_pipeline.ingestion.ownership import ClaimUnreadable, MessageOwner, Ownership
+from rl_pipeline.redaction.policy import RedactionKey
+from rl_pipeline.stores.objects import ObjectMissing, Objects
+from rl_pipeline.stores.stream import StoredMessage, Stream, StreamDenied
+from rl_pipeline.stores.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    import polars as pl
+
+OPTED_OUT_UNTIL = datetime(2199, 12, 31, tzinfo=UTC)
+
+POINTS = (
+    "after_tombstone",
+    "after_ledger_of_rows",
+    "after_ledger",
+    "after_claim",
+    "after_message",
+    "after_dead_letter",
+    "after_feedback",
+    "after_ledger_of_archive",
+    "after_archive",
+    "after_rows",
+)
+"""Where `reached` is called, in the order of one erasure."""
+
+_BATCH_MESSAGES = 256
+# The ids of a query travel in its address, which has a limit.
+_IDS_PER_QUERY = 500
+_WHOSE_ROWS = ["stream", "sequence", "stream_time", "trajectory_id", "user"]
+
+_log = logging.getLogger(__name__)
+
+
+class ErasureDenied(PipelineError):
+    """The account may not delete messages; nothing was changed."""
+
+
+class InvalidUser(PipelineError):
+    """There can be no such user."""
+
+
+@dataclass(frozen=True)
+class ErasureReport:
+    """What was erased by this call, and where the erased data has gone on to."""
+
+    messages: int
+    claims: int
+    dead_letters: int
+    feedback: int
+    trajectories: int
+    archived: int
+    datasets: tuple[str, ...]
+    """The datasets that hold trajectories of the user; they are not changed."""
+    checkpoints: tuple[str, ...]
+    """What learnt from those datasets."""
+    unreadable_claims: tuple[int, ...]
+    """Sequences whose claimed object is damaged, so that nobody can say whose they are."""
+
+
+def erase_user(
+    user_id: str,
+    *,
+    messages: Stream,
+    warehouse: Warehouse,
+    raw_objects: Objects,
+    archive_objects: Objects,
+    keys: Sequence[RedactionKey],
+    trajectory_stream: str,
+    feedback_stream: str,
+    now: datetime,
+    opt_out: bool,
+    reached: Callable[[str], None] = lambda _: None,
+) -> ErasureReport:
+    """Erase everything that was stored of the user until now; with `opt_out`, keep what comes later away as well.
+
+    `keys` are the current redaction key and all earlier ones, and those of the edge. Raises `ErasureDenied` before
+    anything is changed, unless the account of `messages` may delete. `reached` hears the name of each of `POINTS`.
+    """
+    if not user_id.strip():
+        raise InvalidUser("the id of the user is empty: name the user to erase")
+    _refuse_lesser_accounts(messages, (trajectory_stream, feedback_stream, DEAD_LETTER_STREAM))
+    placeholders = user_placeholders(user_id, keys)
+    owner = MessageOwner({user_id, *placeholders}, raw_objects)
+    # The stream's clock may be ahead of ours; the stores keep milliseconds.
+    times = [now, *filter(None, (messages.state(name).last_time for name in (trajectory_stream, feedback_stream)))]
+    until = OPTED_OUT_UNTIL if opt_out else max(times) + timedelta(milliseconds=1)
+    _write_tombstones(warehouse, placeholders, now, until)
+    reached("after_tombstone")
+
+    rows = _Rows(warehouse, placeholders, until, messages.state(trajectory_stream).first_sequence)
+    rows.mark_in_ledger()
+    reached("after_ledger_of_rows")
+    taken = _erase_trajectory_messages(messages, warehouse, raw_objects, owner, trajectory_stream, reached=reached)
+    dead_letters = _erase_dead_letters(messages, warehouse, trajectory_stream, reached)
+    feedback = _erase_feedback(messages, owner, feedback_stream, reached)
+    archived = _erase_archived(archive_objects, rows, reached)
+    trajectory_ids = trajectories_to_delete(warehouse, placeholders, until)
+    datasets, checkpoints = _learnt_from(warehouse, trajectory_ids)
+    # Once the rows are gone nobody can find these again.
+    _log.info("The erased data is in the datasets %s and the checkpoints %s.", datasets, checkpoints)
+    delete_rows(warehouse, placeholders, until)
+    reached("after_rows")
+    return ErasureReport(
+        messages=taken.messages,
+        claims=taken.claims,
+        dead_letters=dead_letters,
+        feedback=feedback,
+        trajectories=len(trajectory_ids),
+        archived=archived,
+        datasets=datasets,
+        checkpoints=checkpoints,
+        unreadable_claims=tuple(taken.unreadable),
+    )
+
+
+def _refuse_lesser_accounts(messages: Stream, streams: Iterable[str]) -> None:
+    for stream in streams:
+        try:
+            # No stream has a sequence 0, so this asks for the right to erase and nothing else.
+            messages.erase(stream, 0)
+        except StreamDenied:
+            raise ErasureDenied(
+                f"this account may not erase messages of {stream}, and nothing was changed: "
+                "set NATS_USER and NATS_PASSWORD to those of the admin"
+            ) from None
+
+
+def _write_tombstones(warehouse: Warehouse, users: Sequence[str], now: datetime, until: datetime) -> None:
+    """One per key: whatever key a row or a process has, it finds the tombstone."""
+    import polars as pl
+
+    rows = pl.DataFrame({"user": users}).with_columns(erased_at=pl.lit(now), covers_until=pl.lit(until))
+    warehouse.insert("erasures", rows)
+
+
+def _erased_row(sequence: int, stream_time: datetime) -> LedgerRow:
+    return LedgerRow(
+        sequence=sequence,
+        stream_time=stream_time,
+        message_id="",
+        trajectory_id="",
+        publisher="",
+        size=0,
+        sha256="",
+        verdict="erased",
+        reason="user_erased",
+        revision=ERASED_REVISION,
+    )
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What the warehouse and the archive have of the user, and how the ledger comes to say that it is erased."""
+
+    warehouse: Warehouse
+    users: Sequence[str]
+    until: datetime
+    first_in_stream: int
+
+    def mark_in_ledger(self) -> None:
+        """Mark every row of the user that the warehouse has."""
+        found = self.warehouse.query(
+            """
+            SELECT DISTINCT stream, sequence, stream_time, trajectory_id FROM trajectories
+            WHERE user IN {users:Array(String)} AND stream_time <= {until:DateTime64(3, 'UTC')}
+            """,
+            {"users": list(self.users), "until": self.until},
+        )
+        self._mark(found)
+
+    def mark_archived(self, rows: "pl.DataFrame") -> None:
+        """Mark those of the archive's rows that are the user's."""
+        import polars as pl
+
+        self._mark(rows.filter(pl.col("user").is_in(list(self.users)) & (pl.col("stream_time") <= self.until)))
+
+    def erased_sequences(self, rows: "pl.DataFrame") -> "pl.DataFrame":
+        """Those of the rows' sequences that the ledger says are erased."""
+        days = rows["stream_time"].dt.date()
+        erased = self.warehouse.query(
+            """
+            SELECT stream, sequence FROM trajectory_ledger FINAL
+            WHERE verdict = 'erased' AND revision = {revision:UInt32}
+                AND toDate(stream_time) BETWEEN {first:Date} AND {last:Date}
+            """,
+            {"revision": ERASED_REVISION, "first": days.min(), "last": days.max()},
+        )
+        return rows.select("stream", "sequence").join(erased, on=["stream", "sequence"], how="semi")
+
+    def _mark(self, rows: "pl.DataFrame") -> None:
+        for (stream,), of_stream in rows.group_by("stream"):
+            positions = of_stream.select("sequence", "stream_time").unique()
+            write_rows(self.warehouse, str(stream), [_erased_row(*position) for position in positions.iter_rows()])
+        ids: list[str] = rows["trajectory_id"].unique().sort().to_list()
+        for start in range(0, len(ids), _IDS_PER_QUERY):
+            self._mark_repetitions(ids[start : start + _IDS_PER_QUERY])
+
+    def _mark_repetitions(self, trajectory_ids: Sequence[str]) -> None:
+        """What came again of the trajectories, if the stream no longer has it; what it has is judged by its content."""
+        self.warehouse.execute(
+            """
+            INSERT INTO trajectory_ledger (stream, sequence, stream_time, verdict, reason, revision)
+            SELECT stream, sequence, stream_time, 'erased', 'user_erased', {revision:UInt32}
+            FROM trajectory_ledger FINAL
+            WHERE sequence < {first:UInt64} AND trajectory_id IN {ids:Array(String)}
+            """,
+            {"revision": ERASED_REVISION, "first": self.first_in_stream, "ids": list(trajectory_ids)},
+        )
+
+
+@dataclass
+class _Taken:
+    """What was taken out of the trajectory stream, and the sequences that could not be judged."""
+
+    messages: int
+    claims: int
+    unreadable: list[int]
+
+
+def _erase_trajectory_messages(
+    messages: Stream,
+    warehouse: Warehouse,
+    claims: Objects,
+    owner: MessageOwner,
+    stream: str,
+    *,
+    reached: Callable[[str], None],
+) -> _Taken:
+    taken = _Taken(0, 0, [])
+    state = messages.state(stream)
+    for batch in messages.read(stream, state.first_sequence, state.last_sequence, _BATCH_MESSAGES):
+        known = known_rows(warehouse, stream, batch[0].sequence, batch[-1].sequence)
+        theirs: list[tuple[StoredMessage, str | None]] = []
+        for message in batch:
+            is_marked = message.sequence in known and known[message.sequence].revision == ERASED_REVISION
+            try:
+                found = owner.ownership(message.data)
+            except ClaimUnreadable as unreadable:
+                taken.unreadable += [] if is_marked else [message.sequence]
+                found = Ownership(False, unreadable.key)
+            if found.is_theirs or is_marked:
+                theirs.append((message, found.claim))
+        write_rows(warehouse, stream, [_erased_row(message.sequence, message.time) for message, _ in theirs])
+        if theirs:
+            reached("after_ledger")
+        for message, claim in theirs:
+            if claim is not None and claims.exists(claim):
+                claims.delete(claim)
+                taken.claims += 1
+                reached("after_claim")
+            taken.messages += messages.erase(stream, message.sequence)
+            reached("after_message")
+    return taken
+
+
+def _erase_dead_letters(messages: Stream, warehouse: Warehouse, stream: str, reached: Callable[[str], None]) -> int:
+    """Erase the letters of whatever the ledger says is erased: also those that ingest wrote meanwhile."""
+    erased = 0
+    prefix = f"agent.rl.dlq.{stream}."
+    state = messages.state(DEAD_LETTER_STREAM)
+    for batch in messages.read(DEAD_LETTER_STREAM, state.first_sequence, state.last_sequence, _BATCH_MESSAGES):
+        letters = {letter.subject.removeprefix(prefix): letter for letter in batch if letter.subject.startswith(prefix)}
+        gone = warehouse.query(
+            """
+            SELECT toString(sequence) AS sequence FROM trajectory_ledger FINAL
+            WHERE stream = {stream:String} AND sequence IN {sequences:Array(UInt64)}
+                AND verdict = 'erased' AND revision = {revision:UInt32}
+            """,
+            {"stream": stream, "sequences": [int(number) for number in letters], "revision": ERASED_REVISION},
+        )
+        for number in gone["sequence"]:
+            erased += messages.erase(DEAD_LETTER_STREAM, letters[number].sequence)
+            reached("after_dead_letter")
+    return erased
+
+
+def _erase_feedback(messages: Stream, owner: MessageOwner, stream: str, reached: Callable[[str], None]) -> int:
+    erased = 0
+    state = messages.state(stream)
+    for batch in messages.read(stream, state.first_sequence, state.last_sequence, _BATCH_MESSAGES):
+        for message in batch:
+            if owner.owns(message.data):
+                erased += messages.erase(stream, message.sequence)
+                reached("after_feedback")
+    return erased
+
+
+def _erase_archived(archive: Objects, rows: _Rows, reached: Callable[[str], None]) -> int:
+    """Rewrite the archive's objects that hold erased rows, and return how many rows those were."""
+    import polars as pl
+
+    count = 0
+    for day, key in list(archived_objects(archive)):
+        try:
+            with downloaded(archive, key) as path:
+                frames = [frame for frame in read_frames(path, archive.url(key), _WHOSE_ROWS) if frame.height]
+                if not frames:
+                    continue
+                stored = pl.concat(frames)
+                rows.mark_archived(stored)
+                reached("after_ledger_of_archive")
+                erased = rows.erased_sequences(stored)
+                if erased.height:
+                    rewrite_without(archive, day, key, path, erased)
+                    count += erased.height
+                    reached("after_archive")
+        except ObjectMissing:
+            continue  # the archive was written anew meanwhile, without the user
+    return count
+
+
+def _learnt_from(warehouse: Warehouse, trajectory_ids: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The datasets that hold any of the trajectories, and the checkpoints that learnt from those."""
+    holding = datasets_holding(warehouse, trajectory_ids)
+    datasets = sorted({dataset for found in holding.values() for dataset in found})
+    checkpoints = warehouse.query(
+        """
+        SELECT DISTINCT checkpoint_id FROM checkpoint_datasets
+        WHERE dataset_id IN {datasets:Array(String)} ORDER BY checkpoint_id
+        """,
+        {"datasets": datasets},
+    )
+    return tuple(datasets), tuple(checkpoints["checkpoint_id"])
