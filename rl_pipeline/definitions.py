@@ -1,12 +1,15 @@
-"""The lineage, top to bottom: so far its source, the trajectory stream, and the sensor that observes it."""
+"""The lineage, top to bottom: so far from the trajectory stream to redacted trajectories."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
 
+from rl_pipeline.assets.redacted_trajectories import raw_and_redacted_trajectories, trajectories_are_ingested_in_time
 from rl_pipeline.assets.trajectory_stream import trajectory_stream
-from rl_pipeline.automation.trajectory_stream_moved import trajectory_stream_moved
+from rl_pipeline.automation.archiving import archive_at_night, archive_trajectories
+from rl_pipeline.automation.trajectories_waiting import ingest_trajectories, trajectories_waiting
+from rl_pipeline.resources.ingest import IngestResource
 from rl_pipeline.resources.objects import ObjectsResource
 from rl_pipeline.resources.stream import StreamResource
 from rl_pipeline.resources.warehouse import WarehouseResource
@@ -16,8 +19,11 @@ from rl_pipeline.settings import Settings, load_settings
 def build_definitions(overrides: Mapping[str, Any] | None = None) -> dg.Definitions:
     """The code location; `overrides` replaces resources by name, as tests do."""
     return dg.Definitions(
-        assets=[trajectory_stream],
-        sensors=[trajectory_stream_moved],
+        assets=[trajectory_stream, raw_and_redacted_trajectories],
+        asset_checks=[trajectories_are_ingested_in_time],
+        jobs=[ingest_trajectories, archive_trajectories],
+        sensors=[trajectories_waiting],
+        schedules=[archive_at_night],
         resources={**resources_from(load_settings()), **(overrides or {})},
         # A step in a process of its own costs seconds of start-up and gains nothing here.
         executor=dg.in_process_executor,
@@ -39,8 +45,16 @@ def resources_from(settings: Settings) -> dict[str, Any]:
             user=settings.clickhouse_user,
             password=dg.EnvVar("CLICKHOUSE_PASSWORD") if settings.clickhouse_password.get_secret_value() else "",
         ),
-        "trajectory_objects": ObjectsResource(
-            url=settings.trajectory_storage_path, endpoint_url=settings.s3_endpoint_url
+        "ingest": IngestResource(
+            redaction_key=dg.EnvVar("REDACTION_KEY") if settings.redaction_key else "",
+            redaction_previous_keys=dg.EnvVar("REDACTION_PREVIOUS_KEYS") if settings.redaction_previous_keys else "",
+            redaction_policy_file=str(settings.redaction_policy_file) if settings.redaction_policy_file else None,
+            objects_url=settings.trajectory_storage_path,
+            objects_endpoint_url=settings.s3_endpoint_url,
+            pending=settings.ingest_pending,
+            wait_seconds=settings.ingest_wait_seconds,
+            stale_seconds=settings.ingest_stale_seconds,
+            workers=settings.ingest_processes,
         ),
         "model_objects": ObjectsResource(url=settings.model_storage_path, endpoint_url=settings.s3_endpoint_url),
     }

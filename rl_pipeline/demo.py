@@ -1,28 +1,39 @@
-"""`make demo`: what is built of the loop, for real: agents publish, the stream keeps, Dagster observes."""
+"""`make demo`: what is built of the loop, for real: agents publish, Dagster ingests, secrets stay behind."""
 
+import json
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
 from random import SystemRandom
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from rl_pipeline.collection.publishing import outgoing_message
 from rl_pipeline.collection.samples import sample_trajectories
+from rl_pipeline.contracts import serialize, validate_trajectory
 from rl_pipeline.embedded.stack import Stack, running_stack
 from rl_pipeline.errors import PipelineError
+from rl_pipeline.ingestion.dead_letters import show_dead_letter
+from rl_pipeline.ingestion.ledger import ledger_watermark
 from rl_pipeline.opening import open_stream, open_warehouse
 from rl_pipeline.settings import Settings
-
-if TYPE_CHECKING:
-    import polars as pl
+from rl_pipeline.stores.stream import OutgoingMessage
+from rl_pipeline.stores.topology import TRAJECTORIES
+from rl_pipeline.stores.warehouse import Warehouse
 
 _TRAJECTORIES = 200
-_PATIENCE_SECONDS = 120.0
-_LAST_OBSERVATION = """
-    SELECT observed_at, messages, bytes, last_sequence, lag, erased, overrun
-    FROM stream_observations FINAL ORDER BY observed_at DESC LIMIT 1
+_PATIENCE_SECONDS = 180.0
+_LEAK = "The deploy failed: password = 'correct-horse-7-battery', tell ops@northwind.example about it."
+_VERDICTS = "SELECT verdict, count() AS messages FROM trajectory_ledger FINAL GROUP BY verdict ORDER BY verdict"
+_DOMAINS = """
+    SELECT domain, trajectories, round(mean_turns, 2) AS mean_turns, round(success_share, 2) AS success_share
+    FROM (
+        SELECT domain, sum(trajectories) AS trajectories, avg(mean_turns) AS mean_turns,
+            avg(success_share) AS success_share
+        FROM trajectory_statistics GROUP BY domain
+    ) ORDER BY domain
 """
+_RULES = "SELECT rule, sum(redactions) AS redactions FROM redaction_audit GROUP BY rule ORDER BY rule"
+_LEAKED = "SELECT document FROM trajectories FINAL WHERE agent_id = 'careless-agent' ORDER BY sequence DESC LIMIT 1"
 
 
 class DemoFailed(PipelineError):
@@ -30,7 +41,7 @@ class DemoFailed(PipelineError):
 
 
 def run_demo(settings: Settings, *, tell: Callable[[str], None], prepare_stores: Callable[[Settings], None]) -> None:
-    """Start a stack of its own, publish to it, and wait until Dagster has seen and stored what arrived."""
+    """Start a stack of its own, publish to it, and show what Dagster made of it."""
     foreign = [name.upper() for name in ("nats_url", "clickhouse_url") if name in settings.model_fields_set]
     if foreign:
         raise DemoFailed(f"the demo makes up data and must not reach real servers: unset {' and '.join(foreign)}")
@@ -42,32 +53,49 @@ def run_demo(settings: Settings, *, tell: Callable[[str], None], prepare_stores:
         if stack.supervisor.stop_requested.is_set():
             raise DemoFailed("interrupted")
         last = _publish(stack, tell)
-        seen = _await_observation(stack, last)
-        tell(f"\nDagster's sensor has observed the stream; ClickHouse keeps what it saw:\n{seen}\n")
+        with closing(open_warehouse(stack.settings)) as tables:
+            _await_ingest(stack, tables, last)
+            _show(tables, tell)
+        with open_stream(stack.settings) as stream:
+            letter = show_dead_letter(stream, TRAJECTORIES.name, last)
+        tell(f"\nThe broken message is a dead letter: {letter.reason} at {letter.path}; {letter.advice}")
 
 
 def _publish(stack: Stack, tell: Callable[[str], None]) -> int:
+    """Made-up trajectories, one of an agent that wrote a password down, and one message that is no trajectory."""
+    samples = list(sample_trajectories(_TRAJECTORIES + 1, now=datetime.now(UTC), randomness=SystemRandom()))
+    careless = json.loads(serialize(samples[0])) | {"agent_id": "careless-agent"}
+    careless["turns"][0]["observation"]["content"] = _LEAK
+    messages = [outgoing_message(sample) for sample in [validate_trajectory(careless), *samples[1:]]]
+    broken = OutgoingMessage(messages[0].subject, messages[0].data[:-1], f"broken-{messages[0].message_id}")
     with open_stream(stack.settings) as stream:
-        samples = sample_trajectories(_TRAJECTORIES, now=datetime.now(UTC), randomness=SystemRandom())
         started = monotonic()
-        stored = stream.publish_many(outgoing_message(sample) for sample in samples)
+        stored = stream.publish_many([*messages, broken])
         took = monotonic() - started
-        last = max(published.sequence for published in stored)
-        tell(f"\n{len(stored)} trajectories are on disk in JetStream after {took:.2f} s, the last as sequence {last}")
-        return last
+    last = max(published.sequence for published in stored)
+    tell(f"\n{len(stored)} messages are on disk in JetStream after {took:.2f} s, the last as sequence {last}")
+    return last
 
 
-def _await_observation(stack: Stack, sequence: int) -> "pl.DataFrame":
-    settings = stack.settings
+def _await_ingest(stack: Stack, tables: Warehouse, sequence: int) -> None:
+    """Until Dagster's sensor has seen the messages and its run has given each its row in the ledger."""
     deadline = monotonic() + _PATIENCE_SECONDS
-    with closing(open_warehouse(settings)) as tables:
-        while not stack.supervisor.stop_requested.wait(0.5):
-            stack.supervisor.tick()
-            seen = tables.query(_LAST_OBSERVATION)
-            if seen.height and seen["last_sequence"][0] >= sequence:
-                return seen
-            if monotonic() > deadline:
-                raise DemoFailed(
-                    f"Dagster saw nothing in {_PATIENCE_SECONDS:.0f} s: see the logs in {settings.rl_pipeline_home}"
-                )
+    while not stack.supervisor.stop_requested.wait(0.5):
+        stack.supervisor.tick()
+        if ledger_watermark(tables, TRAJECTORIES.name) >= sequence:
+            return
+        if monotonic() > deadline:
+            raise DemoFailed(
+                f"Dagster ingested nothing in {_PATIENCE_SECONDS:.0f} s: see the logs in "
+                f"{stack.settings.rl_pipeline_home}"
+            )
     raise DemoFailed("interrupted")
+
+
+def _show(tables: Warehouse, tell: Callable[[str], None]) -> None:
+    tell(f"\nDagster has ingested them. What became of the messages:\n{tables.query(_VERDICTS)}")
+    tell(f"\nThe trajectories by domain:\n{tables.query(_DOMAINS)}")
+    tell(f"\nWhat was redacted, by rule:\n{tables.query(_RULES)}")
+    document = json.loads(tables.query(_LEAKED)["document"][0])
+    tell(f"\nOne agent was careless. It published:\n  {_LEAK}")
+    tell(f"ClickHouse has:\n  {document['turns'][0]['observation']['content']}")

@@ -103,6 +103,28 @@ class Settings(BaseSettings):
     )
     s3_endpoint_url: HttpUrl | None = Field(None, description="An S3 server other than Amazon's.")
 
+    # Redaction
+    redaction_key: SecretStr | None = Field(
+        None, description="<version>:<at least 32 characters>, from which placeholders are made; ingest needs it."
+    )
+    redaction_previous_keys: SecretStr | None = Field(
+        None, description="Keys of earlier versions, separated by commas: erasure finds what was stored under them."
+    )
+    redaction_policy_file: Path | None = Field(
+        None, description="A TOML file: names, identifiers, allowed, rules_on, rules_off."
+    )
+    edge_redaction_key: SecretStr | None = Field(
+        None, description="The agents' own key: set, messages are redacted before they are published."
+    )
+
+    # Ingest
+    ingest_pending: int = Field(500, ge=1, description="So many waiting trajectories start an ingest.")
+    ingest_wait_seconds: float = Field(60, ge=0, description="So long a trajectory waits at most before one starts.")
+    ingest_stale_seconds: float = Field(
+        900, gt=0, description="A trajectory that has waited longer makes the freshness check fail."
+    )
+    ingest_workers: int | None = Field(None, ge=1, le=256, description="Processes that redact; else one per core.")
+
     # Services
     agentgym_rl_url: HttpUrl = Field("http://agentgym-rl:8100", description="The HTTP service of this pipeline.")
     agentgym_rl_api_key: SecretStr | None = Field(None, description="The key that the HTTP service asks for.")
@@ -168,6 +190,11 @@ class Settings(BaseSettings):
             "user_feedback": self.reward_weight_user_feedback,
         }
 
+    @property
+    def ingest_processes(self) -> int:
+        """How many processes redact."""
+        return self.ingest_workers or len(os.sched_getaffinity(0))
+
     def with_defaults(self, profile: Mapping[str, Any]) -> "Settings":
         """The same settings over another profile's defaults: what the environment sets explicitly stays."""
         explicit = {field: getattr(self, field) for field in self.model_fields_set}
@@ -183,6 +210,7 @@ def embedded_profile(home: Path, *, nats_url: str, clickhouse_url: str) -> dict[
         "model_storage_path": str(objects / "rl-checkpoints"),
         "trajectory_storage_path": str(objects / "trajectories"),
         "rl_base_model": "embedded-small",
+        "ingest_wait_seconds": 5,
         "rl_pipeline_home": home.resolve(),
     }
 

@@ -1,15 +1,25 @@
 """The tools of the `rl-trainer` agent, under the names its profile gives them: thin doors that read the settings."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 from rl_pipeline.collection import publishing, subscribing
 from rl_pipeline.contracts import Message, validate_trajectory
-from rl_pipeline.opening import current_settings, open_raw_objects, open_stream
+from rl_pipeline.errors import PipelineError
+from rl_pipeline.opening import current_settings, edge_redactor, open_raw_objects, open_stream, redaction_policy
+from rl_pipeline.redaction.redactor import Redactor
+from rl_pipeline.redaction.rule import KINDS, packaged_rules
 from rl_pipeline.stores.stream import Published
 
-__all__ = ["publish_nats", "subscribe_nats", "validate_trajectory"]
+__all__ = ["publish_nats", "redact_sensitive_info", "subscribe_nats", "validate_trajectory"]
+
+_PATTERNS = {"api_key": {"API_KEY", "SECRET", "JWT", "PRIVATE_KEY"}}
+
+
+class UnknownPattern(PipelineError):
+    """A pattern that names nothing that can be redacted."""
 
 
 def publish_nats(
@@ -18,7 +28,11 @@ def publish_nats(
     """Publish one message at `NATS_URL`; see `rl_pipeline.collection.publish_nats`."""
     settings = current_settings()
     with open_stream(settings) as stream:
-        return publishing.publish_nats(stream, subject, payload, schema_validate, lambda: open_raw_objects(settings))
+        return publishing.publish_nats(
+            *(stream, subject, payload, schema_validate),
+            open_objects=lambda: open_raw_objects(settings),
+            redactor=edge_redactor(settings),
+        )
 
 
 @contextmanager
@@ -26,3 +40,19 @@ def subscribe_nats(subject: str, queue_group: str = "rl-trainers") -> Iterator[s
     """Hear a subject at `NATS_URL` for the length of the block; see `rl_pipeline.collection.subscribe_nats`."""
     with open_stream(current_settings()) as stream, subscribing.subscribe_nats(stream, subject, queue_group) as heard:
         yield heard
+
+
+def redact_sensitive_info(
+    trajectory_data: dict[str, Any], patterns: Sequence[str] = ("api_key", "password", "email")
+) -> dict[str, Any]:
+    """The trajectory with placeholders for what the patterns name: `api_key` (keys and tokens of every kind) or any
+    kind of placeholder in lower case, such as `password`, `email`, `phone`. Values under names such as `password` are
+    replaced whatever the patterns are. Ingest always uses all of them.
+    """
+    known = {kind.lower(): {kind} for kind in KINDS} | _PATTERNS
+    if unknown := [pattern for pattern in patterns if pattern not in known]:
+        raise UnknownPattern(f"there is no pattern {unknown[0]!r}: use {', '.join(sorted(known))}")
+    kinds = set().union(*(known[pattern] for pattern in patterns))
+    policy = replace(redaction_policy(current_settings()), rules_on=frozenset(), rules_off=frozenset())
+    redacted = Redactor(policy, [rule for rule in packaged_rules() if rule.kind in kinds]).redact(trajectory_data).tree
+    return cast("dict[str, Any]", redacted)

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ pytest_plugins = [
     "rl_pipeline_tests.fixtures.nats",
     "rl_pipeline_tests.fixtures.clickhouse",
     "rl_pipeline_tests.fixtures.s3",
+    "rl_pipeline_tests.fixtures.ingest",
 ]
 
 # What a test may need beyond Python and make, by the marker that names it.
@@ -47,6 +49,15 @@ def settings_are_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     """A developer's own environment must not decide what the tests see."""
     for field in Settings.model_fields:
         monkeypatch.delenv(field.upper(), raising=False)
+
+
+@pytest.fixture(scope="session")
+def test_data() -> Path:
+    """Real public data, which is not part of the project."""
+    directory = os.environ.get("RL_PIPELINE_TEST_DATA")
+    if not directory:
+        pytest.skip("needs the public data that RL_PIPELINE_TEST_DATA names")
+    return Path(directory)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_json
 
+from rl_pipeline.collection.edge_redaction import redact_message
 from rl_pipeline.contracts import (
     CLAIMED_LIMITS,
     ContractError,
@@ -24,6 +25,7 @@ from rl_pipeline.contracts import (
     serialize,
     subject_of,
 )
+from rl_pipeline.redaction.redactor import Redactor
 from rl_pipeline.stores.objects import Objects
 from rl_pipeline.stores.stream import OutgoingMessage, Published, PublishRefused, Stream
 
@@ -32,12 +34,18 @@ CLAIM_CHECK_ABOVE_BYTES = 512 * 1024
 OpenObjects = Callable[[], Objects]
 
 
-def publish_trajectory(stream: Stream, trajectory: Trajectory, open_objects: OpenObjects | None = None) -> Published:
+def publish_trajectory(
+    stream: Stream,
+    trajectory: Trajectory,
+    open_objects: OpenObjects | None = None,
+    redactor: Redactor | None = None,
+) -> Published:
     """Publish a finished trajectory; publishing it again within the stream's duplicate window changes nothing.
 
-    `open_objects` opens the store for a payload that is too large for a message; without it that is refused.
+    `open_objects` opens the store for a payload that is too large for a message; without it that is refused. With a
+    `redactor`, secrets and personal data do not leave the agent.
     """
-    message = outgoing_message(trajectory, open_objects)
+    message = outgoing_message(trajectory, open_objects, redactor)
     return stream.publish(message.subject, message.data, message.message_id)
 
 
@@ -46,7 +54,9 @@ def publish_nats(
     subject: str,
     payload: Message | dict[str, Any] | str | bytes,
     schema_validate: bool = True,
+    *,
     open_objects: OpenObjects | None = None,
+    redactor: Redactor | None = None,
 ) -> Published:
     """Publish a message, a JSON object or JSON text on a subject, under an id that makes repeating it harmless.
 
@@ -55,7 +65,7 @@ def publish_nats(
     """
     data = _json(payload)
     if schema_validate:
-        message = outgoing_message(parse_message(subject, data, CLAIMED_LIMITS), open_objects)
+        message = outgoing_message(parse_message(subject, data, CLAIMED_LIMITS), open_objects, redactor)
     else:
         parse_strict_json(data)
         message = OutgoingMessage(subject, data, f"sha256:{sha256(data).hexdigest()}")
@@ -63,11 +73,15 @@ def publish_nats(
     return stream.publish(message.subject, message.data, message.message_id)
 
 
-def outgoing_message(message: Message, open_objects: OpenObjects | None = None) -> OutgoingMessage:
+def outgoing_message(
+    message: Message, open_objects: OpenObjects | None = None, redactor: Redactor | None = None
+) -> OutgoingMessage:
     """The message as it travels: its subject, its bytes, and the id under which it is stored once.
 
     A trajectory that is too large is put into the object store; what remains too large raises `PublishRefused`.
     """
+    if redactor is not None:
+        message = redact_message(message, redactor)
     data = serialize(message)
     if len(data) > CLAIM_CHECK_ABOVE_BYTES and isinstance(message, Trajectory) and open_objects is not None:
         message = _deposit(message, data, open_objects())

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from rl_pipeline.embedded.redaction_keys import redaction_keys
 from rl_pipeline.settings import Settings, embedded_profile
 
 
@@ -60,7 +61,6 @@ def read_record(directory: Path) -> StackRecord | None:
 
 def settings_of_running_stack(settings: Settings, record: StackRecord) -> Settings:
     """The settings with which a command reaches the stack that runs in their home."""
-    urls = record.urls
-    return settings.with_defaults(
-        embedded_profile(settings.rl_pipeline_home, nats_url=urls["nats"], clickhouse_url=urls["clickhouse"])
-    )
+    home, urls = settings.rl_pipeline_home, record.urls
+    servers = embedded_profile(home, nats_url=urls["nats"], clickhouse_url=urls["clickhouse"])
+    return settings.with_defaults({**servers, **redaction_keys(home)})

@@ -21,11 +21,13 @@ import psutil
 from rl_pipeline.embedded.home import Home, HomeUnusable, hold, writing
 from rl_pipeline.embedded.nats_server import nats_answers, nats_server_command, write_nats_configuration
 from rl_pipeline.embedded.ports import LOOPBACK, choose_port, free_port, listens, one_stack_starts_at_a_time
+from rl_pipeline.embedded.redaction_keys import make_redaction_keys, redaction_keys
 from rl_pipeline.embedded.supervisor import Component, Supervisor
 from rl_pipeline.settings import Settings, child_environment, embedded_profile
 
 _PROBE_TIMEOUT_SECONDS = 2.0
 _DAEMON_QUERY = "{ instance { daemonHealth { allDaemonStatuses { required lastHeartbeatTime } } } }"
+_POOLS = ("ingest",)
 # Ctrl-C, a service manager's stop, and a closed terminal.
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _INSTANCE_FILE = Path(__file__).with_name("dagster.yaml")
@@ -88,6 +90,8 @@ def _start(stack: Stack, stages: list[list[Component]], prepare_stores: Callable
     for stage in dagster:
         if not stack.supervisor.stop_requested.is_set():
             stack.supervisor.start(stage)
+    if not stack.supervisor.stop_requested.is_set():
+        _limit_pools(stack.addresses.ui)
 
 
 def _plan(settings: Settings, home: Home, report: Callable[[str], None]) -> tuple[Stack, list[list[Component]]]:
@@ -105,9 +109,11 @@ def _plan(settings: Settings, home: Home, report: Callable[[str], None]) -> tupl
         servers.append(_clickhouse(clickhouse_port, home))
         clickhouse_url = servers[-1].address
     addresses = Addresses(nats_url, clickhouse_url, f"http://{LOOPBACK}:{ui_port}")
-    embedded = settings.with_defaults(
-        embedded_profile(home.directory, nats_url=addresses.nats, clickhouse_url=addresses.clickhouse)
-    )
+    profile = embedded_profile(home.directory, nats_url=addresses.nats, clickhouse_url=addresses.clickhouse)
+    with writing(home.directory):
+        make_redaction_keys(home.directory)
+        keys = redaction_keys(home.directory)
+    embedded = settings.with_defaults({**profile, **keys})
     supervisor = Supervisor(
         report=lambda component, state: report(f"{component.name:<12} {state:<8} {component.address}".rstrip()),
         on_change=lambda pids: home.write_record(addresses.urls(), pids),
@@ -187,6 +193,13 @@ def _dagster(settings: Settings, home: Home, ui_port: int) -> list[list[Componen
 def _program(name: str) -> str:
     """A program of this Python environment, whether or not the environment is activated."""
     return str(Path(sysconfig.get_path("scripts")) / name)
+
+
+def _limit_pools(ui: str) -> None:
+    """One run at a time per pool. The instance's default limit alone lets the first runs through all at once."""
+    for pool in _POOLS:
+        mutation = f'mutation {{ setConcurrencyLimit(concurrencyKey: "{pool}", limit: 1) {{ success }} }}'
+        _get(f"{ui}/graphql", json.dumps({"query": mutation}).encode())
 
 
 def _get(url: str, body: bytes | None = None) -> bytes | None:

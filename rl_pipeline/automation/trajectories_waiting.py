@@ -1,0 +1,117 @@
+"""Waits for trajectories on the stream, observes it, and starts the ingest of what has arrived."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import dagster as dg
+
+from rl_pipeline.assets.redacted_trajectories import (
+    freshness,
+    raw_and_redacted_trajectories,
+    trajectories_are_ingested_in_time,
+)
+from rl_pipeline.assets.trajectory_stream import trajectory_stream
+from rl_pipeline.ingestion.ledger import ledger_watermark
+from rl_pipeline.ingestion.observation import StreamObservation, observe, record
+from rl_pipeline.ingestion.planning import Range, is_due, next_range, not_before, waiting
+from rl_pipeline.partitions import stream_days
+from rl_pipeline.resources.ingest import IngestResource
+from rl_pipeline.resources.stream import StreamResource
+from rl_pipeline.resources.warehouse import WarehouseResource
+from rl_pipeline.stores.topology import TRAJECTORIES
+
+_FIRST_SEQUENCE = "rl/first_sequence"
+_STAGE = {"rl/stage": "ingestion"}
+
+ingest_trajectories = dg.define_asset_job(
+    "ingest_trajectories",
+    selection=dg.AssetSelection.assets(raw_and_redacted_trajectories),
+    partitions_def=stream_days,
+    tags=_STAGE,
+    description="Drain a range of the stream: ledger, redacted trajectories, dead letters.",
+)
+
+
+@dg.sensor(job=ingest_trajectories, minimum_interval_seconds=10, default_status=dg.DefaultSensorStatus.RUNNING)
+def trajectories_waiting(
+    context: dg.SensorEvaluationContext, stream: StreamResource, warehouse: WarehouseResource, ingest: IngestResource
+) -> dg.SensorResult:
+    """Observe `trajectory_stream` when it moved, and ingest once enough waits or something has waited long enough.
+
+    The position is the ledger's; the cursor holds only what was observed last and the number of the next attempt,
+    which makes every run key new: Dagster never starts a key twice, not even after a failure.
+    """
+    now = datetime.now(UTC)
+    cursor: dict[str, Any] = json.loads(context.cursor or '{"observed": "", "attempt": 0}')
+    with stream.open() as messages, warehouse.open() as tables:
+        watermark = ledger_watermark(tables, TRAJECTORIES.name)
+        seen = observe(messages, TRAJECTORIES.name, ingested_up_to=watermark, now=now)
+        held_back = waiting(messages, TRAJECTORIES.name, ingested_up_to=watermark, lag=seen.lag, lost=seen.overrun)
+        events: list[dg.AssetObservation | dg.AssetCheckEvaluation] = []
+        in_time = freshness(held_back, ingest.stale_seconds, now)
+        observed = f"{seen.cursor} {'in time' if in_time['passed'] else 'late'}"
+        if observed != cursor["observed"]:
+            record(tables, seen)
+            check = next(iter(trajectories_are_ingested_in_time.check_keys))
+            evaluation = dg.AssetCheckEvaluation(asset_key=check.asset_key, check_name=check.name, **in_time)
+            events = [_observation(seen), evaluation]
+        due = is_due(held_back, pending=ingest.pending, wait=timedelta(seconds=ingest.wait_seconds), now=now)
+        planned = next_range(messages, TRAJECTORIES.name, ingested_up_to=watermark, now=now) if due else None
+    reason = _reason_to_wait(context.instance, planned, now) if planned else f"{seen.lag} wait, not long enough yet"
+    requests = [] if reason or planned is None else [_run_of(planned, cursor["attempt"])]
+    return dg.SensorResult(
+        run_requests=requests,
+        asset_events=events,
+        cursor=json.dumps({"observed": observed, "attempt": cursor["attempt"] + len(requests)}),
+        skip_reason=reason if not requests else None,
+    )
+
+
+def _run_of(planned: Range, attempt: int) -> dg.RunRequest:
+    config = {"first_sequence": planned.first, "last_sequence": planned.last}
+    return dg.RunRequest(
+        run_key=f"{planned.first}-{planned.last}#{attempt}",
+        partition_key=planned.day.isoformat(),
+        run_config={"ops": {raw_and_redacted_trajectories.op.name: {"config": config}}},
+        tags={_FIRST_SEQUENCE: str(planned.first), **_STAGE},
+    )
+
+
+def _reason_to_wait(instance: dg.DagsterInstance, planned: Range, now: datetime) -> str | None:
+    """Why a range that is due is not started now: an ingest is on its way, or this one has just failed."""
+    unfinished = dg.RunsFilter(tags=_STAGE, statuses=list(_UNFINISHED))
+    if running := instance.get_runs(unfinished, limit=1):
+        return f"run {running[0].run_id[:8]} is ingesting"
+    attempts = instance.get_run_records(dg.RunsFilter(tags={_FIRST_SEQUENCE: str(planned.first)}), limit=12)
+    failures = [attempt for attempt in attempts if attempt.dagster_run.status == dg.DagsterRunStatus.FAILURE]
+    if not failures or failures[0].end_time is None:
+        return None
+    again = not_before(len(failures), datetime.fromtimestamp(failures[0].end_time, tz=UTC))
+    return f"failed {len(failures)} times, again after {again:%H:%M:%S} UTC" if now < again else None
+
+
+_UNFINISHED = (
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+)
+
+
+def _observation(seen: StreamObservation) -> dg.AssetObservation:
+    return dg.AssetObservation(
+        asset_key=trajectory_stream.key,
+        description=f"{seen.messages} messages up to sequence {seen.last_sequence}, {seen.lag} to ingest",
+        metadata={
+            "stream": seen.stream,
+            "first_sequence": seen.first_sequence,
+            "last_sequence": seen.last_sequence,
+            "messages": seen.messages,
+            "bytes": seen.bytes,
+            "lag": seen.lag,
+            "erased": seen.erased,
+            "overrun": seen.overrun,
+        },
+    )

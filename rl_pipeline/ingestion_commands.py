@@ -1,0 +1,199 @@
+"""The commands around ingested data: drain the stream, look into what was refused, archive, restore, erase."""
+
+import json
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rl_pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from rl_pipeline.ingestion.reports import DrainReport
+    from rl_pipeline.settings import Settings
+
+dead_letters = typer.Typer(no_args_is_help=True, help="What was refused, why, and trying it again.")
+archive = typer.Typer(no_args_is_help=True, help="The redacted trajectories as Parquet, by day.")
+
+_NO_LIMIT = 2**62
+
+Reason = Annotated[str | None, typer.Option(help="Only those refused for this reason, such as max_depth.")]
+First = Annotated[int | None, typer.Option(min=1, help="From this stream sequence on.")]
+Last = Annotated[int | None, typer.Option(min=1, help="Up to this stream sequence.")]
+Day = Annotated[datetime, typer.Argument(formats=["%Y-%m-%d"], help="A UTC day, as 2026-01-31.")]
+
+
+def ingest() -> None:
+    """Drain the stream into the warehouse, up to what it holds now; the Dagster sensor does the same by itself."""
+    from rl_pipeline.ingestion.draining import drain
+    from rl_pipeline.ingestion.ledger import ledger_watermark
+    from rl_pipeline.ingestion.planning import next_range
+    from rl_pipeline.opening import current_settings, open_stream, open_warehouse
+    from rl_pipeline.stores.topology import TRAJECTORIES
+
+    settings = current_settings()
+    rules = _rules(settings)
+    with open_stream(settings) as messages, closing(open_warehouse(settings)) as tables:
+        head = messages.state(TRAJECTORIES.name).last_sequence
+        while (watermark := ledger_watermark(tables, TRAJECTORIES.name)) < head:
+            planned = next_range(messages, TRAJECTORIES.name, ingested_up_to=watermark, now=datetime.now(UTC))
+            if planned is None:
+                break
+            report = drain(
+                *(messages, tables),
+                stream=TRAJECTORIES.name,
+                first=planned.first,
+                last=planned.last,
+                workers=settings.ingest_processes,
+                **rules,
+            )
+            typer.echo(f"{planned.day}  {planned.first}-{planned.last}  {_told(report)}")
+    typer.echo(f"ingested up to sequence {head}")
+
+
+@dead_letters.command("list")
+def list_refused(
+    reason: Reason = None,
+    first: First = None,
+    last: Last = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest first.")] = 100,
+) -> None:
+    """The messages that are refused now, by their stream sequence."""
+    from rl_pipeline.ingestion.dead_letters import list_dead_letters
+    from rl_pipeline.opening import current_settings, open_warehouse
+    from rl_pipeline.stores.topology import TRAJECTORIES
+
+    with closing(open_warehouse(current_settings())) as tables:
+        found = list_dead_letters(tables, TRAJECTORIES.name, reason=reason, first=first, last=last, limit=limit)
+    for row in found.iter_rows(named=True):
+        when = row["stream_time"].isoformat(timespec="seconds")
+        typer.echo(f"{row['sequence']:<10} {when}  {row['reason']:<24} {row['size']:>8} bytes  {row['message_id']}")
+    typer.echo(f"{found.height} refused{f', at most {limit} shown' if found.height == limit else ''}", err=True)
+
+
+@dead_letters.command()
+def show(sequence: Annotated[int, typer.Argument(min=1, help="The stream sequence.")]) -> None:
+    """One dead letter: where it came from, why it was refused, and its beginning, redacted."""
+    from dataclasses import asdict
+
+    from rl_pipeline.ingestion.dead_letters import show_dead_letter
+    from rl_pipeline.opening import current_settings, open_stream
+    from rl_pipeline.stores.topology import TRAJECTORIES
+
+    with open_stream(current_settings()) as messages:
+        letter = show_dead_letter(messages, TRAJECTORIES.name, sequence)
+    typer.echo(json.dumps(asdict(letter), indent=2, ensure_ascii=False))
+
+
+@dead_letters.command()
+def replay(reason: Reason = None, first: First = None, last: Last = None) -> None:
+    """Judge refused messages again from the stream; what is accepted now is stored, once."""
+    from rl_pipeline.ingestion import draining
+    from rl_pipeline.ingestion.dead_letters import list_dead_letters
+    from rl_pipeline.opening import current_settings, open_stream, open_warehouse
+    from rl_pipeline.stores.topology import TRAJECTORIES
+
+    settings = current_settings()
+    name, rules = TRAJECTORIES.name, _rules(settings)
+    with open_stream(settings) as messages, closing(open_warehouse(settings)) as tables:
+        refused = list_dead_letters(tables, name, reason=reason, first=first, last=last, limit=_NO_LIMIT)["sequence"]
+        replayed = draining.replay(messages, tables, stream=name, sequences=refused.to_list(), **rules)
+    typer.echo(_told(replayed.report))
+    if replayed.gone:
+        raise PipelineError(
+            f"{len(replayed.gone)} messages have left the stream and cannot be judged again, "
+            f"the first is {replayed.gone[0]}; their dead letters stay for 30 days"
+        )
+
+
+@archive.command()
+def write() -> None:
+    """Write the days that have changed since they were archived, and remove what has outlived its time."""
+    from rl_pipeline.ingestion.archive import archive_days, prune_archive, prune_raw
+    from rl_pipeline.opening import archive_objects, current_settings, open_raw_objects, open_warehouse
+
+    settings, now = current_settings(), datetime.now(UTC)
+    objects = archive_objects(settings).open()
+    with closing(open_warehouse(settings)) as tables:
+        report = archive_days(tables, objects, now)
+    for day, rows in report.written.items():
+        typer.echo(f"{day}  {rows:,} trajectories written")
+    expired = prune_archive(objects, now) + prune_raw(open_raw_objects(settings), now)
+    typer.echo(f"{len(report.unchanged)} days unchanged, {expired} expired objects removed")
+
+
+@archive.command()
+def restore(first: Day, last: Annotated[datetime | None, typer.Argument(formats=["%Y-%m-%d"])] = None) -> None:
+    """Bring archived days back into the warehouse, for another 30 days."""
+    from rl_pipeline.ingestion.archive import restore_days
+    from rl_pipeline.opening import archive_objects, current_settings, open_warehouse
+
+    settings = current_settings()
+    objects = archive_objects(settings).open()
+    with closing(open_warehouse(settings)) as tables:
+        report = restore_days(tables, objects, first.date(), (last or first).date(), datetime.now(UTC))
+    for day, rows in report.restored.items():
+        typer.echo(f"{day}  {rows:,} trajectories restored")
+    if report.erased:
+        typer.echo(f"{report.erased:,} were not: their users were erased")
+
+
+def erase(
+    user: Annotated[str, typer.Option(help="The user's id, as agents publish it in task_context.user_id.")],
+    opt_out: Annotated[bool, typer.Option(help="Also never store anything of this user again.")] = False,
+) -> None:
+    """Remove a user's data everywhere, for good; needs the NATS admin account. Says which models learnt from it."""
+    from rl_pipeline.ingestion.erasure import erase_user
+    from rl_pipeline.opening import (
+        archive_objects,
+        current_settings,
+        every_redaction_key,
+        open_raw_objects,
+        open_stream,
+        open_warehouse,
+    )
+    from rl_pipeline.stores.topology import FEEDBACK, TRAJECTORIES
+
+    settings = current_settings()
+    with open_stream(settings) as messages, closing(open_warehouse(settings)) as tables:
+        report = erase_user(
+            user,
+            messages=messages,
+            warehouse=tables,
+            raw_objects=open_raw_objects(settings),
+            archive_objects=archive_objects(settings).open(),
+            keys=every_redaction_key(settings),
+            trajectory_stream=TRAJECTORIES.name,
+            feedback_stream=FEEDBACK.name,
+            now=datetime.now(UTC),
+            opt_out=opt_out,
+        )
+    typer.echo(
+        f"erased {report.trajectories} trajectories, {report.archived} archived rows, {report.messages} messages, "
+        f"{report.claims} large payloads, {report.dead_letters} dead letters and {report.feedback} feedback messages"
+    )
+    for kind, holders in (("dataset", report.datasets), ("checkpoint", report.checkpoints)):
+        for holder in holders:
+            typer.echo(f"{kind} {holder} was made with this user's data: decide whether to keep it")
+    if report.unreadable_claims:
+        raise PipelineError(
+            f"{len(report.unreadable_claims)} messages refer to payloads that could not be read, the first is "
+            f"{report.unreadable_claims[0]}: repair the object store and run this again"
+        )
+
+
+def _rules(settings: "Settings") -> dict[str, Any]:
+    """Under which rules messages are judged, and where large ones lie."""
+    from rl_pipeline.opening import previous_keys, raw_objects, redaction_policy
+
+    return {
+        "policy": redaction_policy(settings),
+        "previous_keys": previous_keys(settings),
+        "open_raw_objects": raw_objects(settings).open,
+    }
+
+
+def _told(report: "DrainReport") -> str:
+    counts = ", ".join(f"{count:,} {verdict}" for verdict, count in sorted(report.verdicts.items()) if count)
+    return f"{counts or 'nothing new'}, {report.unchanged:,} unchanged"

@@ -1,0 +1,141 @@
+"""The commands around ingested data, as people use them."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from rl_pipeline.collection.samples import sample_trajectories
+from rl_pipeline.contracts import serialize
+from rl_pipeline.embedded.nats_server import NatsServer
+from rl_pipeline.ingestion.holding import hold_for_dataset
+from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
+from rl_pipeline.stores.jetstream import JetStream
+from rl_pipeline_tests.end_to_end.running_stack import run_command
+from rl_pipeline_tests.fixtures.ingest import REDACTION_KEY
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+SUBJECT = "agent.rl.trajectory.v1"
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, nats_server: NatsServer, stream: JetStream, clickhouse_url: str, warehouse: ClickHouseWarehouse
+) -> Run:
+    variables = {
+        "NATS_URL": nats_server.url,
+        "CLICKHOUSE_URL": clickhouse_url,
+        "CLICKHOUSE_DATABASE": warehouse.database,
+        "TRAJECTORY_STORAGE_PATH": str(tmp_path / "objects"),
+        "REDACTION_KEY": REDACTION_KEY,
+    }
+    return lambda *arguments, **more: run_command(tmp_path, *arguments, **{**variables, **more})
+
+
+def publish(stream: JetStream, count: int, **task_context: Any) -> list[dict[str, Any]]:
+    made = sample_trajectories(count, now=datetime(2026, 1, 1, tzinfo=UTC), randomness=Random(str(task_context)))
+    trees = [json.loads(serialize(trajectory)) for trajectory in made]
+    for tree in trees:
+        tree["task_context"] |= task_context
+        stream.publish(SUBJECT, json.dumps(tree).encode(), tree["trajectory_id"])
+    return trees
+
+
+def count(warehouse: ClickHouseWarehouse, condition: str = "1") -> int:
+    return int(warehouse.query(f"SELECT count() AS n FROM trajectories FINAL WHERE {condition}")["n"][0])
+
+
+def test_ingest_drains_the_stream_and_then_has_nothing_to_do(
+    run: Run, stream: JetStream, warehouse: ClickHouseWarehouse
+) -> None:
+    publish(stream, 3)
+    first = run("ingest")
+    assert first.returncode == 0, first.stderr
+    assert "3 accepted" in first.stdout
+    assert run("ingest").stdout == "ingested up to sequence 3\n"
+    assert count(warehouse) == 3
+
+
+def test_without_a_key_ingest_says_what_to_set(run: Run, stream: JetStream) -> None:
+    publish(stream, 1)
+    refused = run("ingest", REDACTION_KEY="")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("rl-pipeline: set REDACTION_KEY to v1:")
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_dead_letters_are_listed_shown_and_replayed_after_the_fix(
+    run: Run, stream: JetStream, warehouse: ClickHouseWarehouse, tmp_path: Path
+) -> None:
+    [tree] = publish(stream, 1)
+    # A name that this deployment forbids, where names of fields cannot be changed.
+    tree |= {"trajectory_id": "7d9f6a1e-52a3-4c52-9a51-0f1b7f1c2d3e"}
+    tree["task_context"]["Ada Lovelace"] = 1
+    stream.publish(SUBJECT, json.dumps(tree).encode(), "forbidden")
+    stream.publish(SUBJECT, b"{", "broken")
+    policy = tmp_path / "policy.toml"
+    policy.write_text('names = ["Ada Lovelace"]')
+    assert run("ingest", REDACTION_POLICY_FILE=str(policy)).returncode == 0
+
+    def listed(*options: str) -> list[str]:
+        return [line.split()[0] for line in run("dead-letters", "list", *options).stdout.splitlines()]
+
+    assert listed() == ["3", "2"]
+    assert listed("--reason", "not_json") == ["3"]
+    letter = json.loads(run("dead-letters", "show", "2").stdout)
+    assert (letter["sequence"], letter["reason"]) == (2, "sensitive_key")
+    assert "Lovelace" not in json.dumps(letter)
+
+    replayed = run("dead-letters", "replay")
+    assert replayed.returncode == 0, replayed.stderr
+    assert "1 accepted, 1 refused" in replayed.stdout
+    assert count(warehouse) == 2
+    assert listed() == ["3"]
+    assert run("dead-letters", "replay").returncode == 0
+    assert count(warehouse) == 2
+
+    stream.erase("RL_TRAJECTORIES", 3)
+    gone = run("dead-letters", "replay")
+    assert gone.returncode == 1
+    assert "1 messages have left the stream and cannot be judged again, the first is 3" in gone.stderr
+
+
+def test_an_archived_day_comes_back_with_one_command(
+    run: Run, stream: JetStream, warehouse: ClickHouseWarehouse
+) -> None:
+    publish(stream, 4)
+    day = stream.get("RL_TRAJECTORIES", 1).time.date().isoformat()
+    assert run("ingest").returncode == 0
+    assert f"{day}  4 trajectories written" in run("archive", "write").stdout
+    assert "1 days unchanged" in run("archive", "write").stdout
+    warehouse.execute("TRUNCATE TABLE trajectories")
+    restored = run("archive", "restore", day)
+    assert restored.stdout == f"{day}  4 trajectories restored\n", restored.stderr
+    assert count(warehouse) == 4
+    missing = run("archive", "restore", "2025-02-03")
+    assert missing.returncode == 1
+    assert "2025-02-03" in missing.stderr
+
+
+def test_erase_removes_a_user_and_names_what_learnt_from_them(
+    run: Run, stream: JetStream, warehouse: ClickHouseWarehouse
+) -> None:
+    publish(stream, 2, user_id="user-19")
+    publish(stream, 3, user_id="user-20")
+    assert run("ingest").returncode == 0
+    ids = warehouse.query("SELECT trajectory_id FROM trajectories FINAL WHERE sequence <= 2")["trajectory_id"].to_list()
+    hold_for_dataset(warehouse, "dataset-1", ids[:1])
+    erased = run("erase", "--user", "user-19", "--opt-out")
+    assert erased.returncode == 0, erased.stderr
+    assert "erased 2 trajectories, 0 archived rows, 2 messages" in erased.stdout
+    assert "dataset dataset-1 was made with this user's data" in erased.stdout
+    assert count(warehouse) == 3
+    assert stream.state("RL_TRAJECTORIES").messages == 3
+    publish(stream, 1, user_id="user-19", group_id="later")
+    assert "1 erased" in run("ingest").stdout
+    assert count(warehouse) == 3
