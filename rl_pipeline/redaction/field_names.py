@@ -181,7 +181,7 @@ def is_sensitive_value(name: FieldName, text: str) -> bool:
     if name.kind == "PHONE":
         return sum(character.isdigit() for character in text) >= 5
     if name.kind in {"NAME", "ADDRESS"}:
-        return any(character.isalpha() for character in text) and "/" not in text
+        return any(character.isalpha() for character in text) and not _PATH_OR_URL.fullmatch(text)
     if " " in text and _MESSAGE.search(text):
         return False
     return name.certain or (_LOOKS_SECRET.fullmatch(text) is not None and not _PATH_OR_URL.fullmatch(text))

@@ -22,6 +22,7 @@ from rl_pipeline.redaction.field_names import (
 _LEAST_NUMBER = 10**8
 """Smaller numbers say nothing without the name of their field."""
 _NUMBERS = frozenset({int, float})
+_TEXT = frozenset({str})
 _MOST_CACHED_NAMES = 20_000
 _LONGEST_CACHED_NAME = 64
 
@@ -103,9 +104,13 @@ class Leaves:
                 items = self._without_fields(index, container, names)
             elif type(container) is dict:
                 items = container.items()
-            elif _says_nothing(container):
-                continue
             else:
+                kinds = set(map(type, container))
+                if kinds == _TEXT:
+                    texts += container
+                    continue
+                if _says_nothing(container, kinds):
+                    continue
                 items = enumerate(container)
             for key, value in items:
                 kind = type(value)
@@ -179,9 +184,9 @@ class Leaves:
         return copies[wanted]
 
 
-def _says_nothing(numbers: list[Any]) -> bool:
+def _says_nothing(numbers: list[Any], kinds: set[type]) -> bool:
     """Whether the list holds only numbers without meaning of their own: token ids and probabilities by the thousand."""
-    if not _NUMBERS.issuperset(map(type, numbers)):
+    if not kinds <= _NUMBERS:
         return False
     return not numbers or (min(numbers) > -_LEAST_NUMBER and max(numbers) < _LEAST_NUMBER)
 

@@ -82,10 +82,8 @@ def _headers(message: OutgoingMessage) -> dict[str, str]:
 
 
 def _acknowledgement(message: OutgoingMessage, answer: Msg | Exception) -> Published | PipelineError | Unanswered:
-    if isinstance(answer, Unanswered):
-        return answer
     if isinstance(answer, Exception):
-        return _refusal(message, answer)
+        return answer if isinstance(answer, Unanswered) else _refusal(message, answer)
     acknowledgement = json.loads(answer.data)
     error = acknowledgement.get("error")
     if error is None:
