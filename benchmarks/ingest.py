@@ -53,9 +53,9 @@ ROLES = {"clickhouse_http": "ClickHouse front", "nats-server": "nats-server"}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="10,000 trajectories instead of 100,000, under a minute")
+    parser.add_argument("--quick", action="store_true", help="8,000 trajectories instead of 100,000, under a minute")
     quick = parser.parse_args().quick
-    count = 10_000 if quick else 100_000
+    count = 8_000 if quick else 100_000
     with (
         tempfile.TemporaryDirectory() as scratch,
         running_front(Path(scratch, "clickhouse")) as url,

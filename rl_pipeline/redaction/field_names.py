@@ -7,6 +7,8 @@ Names are compared by their last words, so `DB_PASSWORD`, `dbPassword` and `db-p
 import re
 from typing import NamedTuple
 
+from rl_pipeline.redaction.placeholders import PLACEHOLDER
+
 
 def _words(text: str) -> list[str]:
     return text.split()
@@ -174,14 +176,19 @@ _SECRET_PART = re.compile(
 )
 
 
+_JUDGED_BY_LOOKS = frozenset({"NAME", "ADDRESS", "PHONE"})
+
+
 def is_sensitive_value(name: FieldName, text: str) -> bool:
     """Whether the text under such a name is the thing itself, and no reference, mask or message about it."""
     if _REFERENCE.fullmatch(text):
         return False
+    if (not name.certain or name.kind in _JUDGED_BY_LOOKS) and PLACEHOLDER.search(text):
+        return False  # it was judged before: what is left of it looks different now
     if name.kind == "PHONE":
         return sum(character.isdigit() for character in text) >= 5
     if name.kind in {"NAME", "ADDRESS"}:
-        return any(character.isalpha() for character in text) and not _PATH_OR_URL.fullmatch(text)
+        return any(character.isalpha() for character in text) and "/" not in text
     if " " in text and _MESSAGE.search(text):
         return False
     return name.certain or (_LOOKS_SECRET.fullmatch(text) is not None and not _PATH_OR_URL.fullmatch(text))

@@ -149,8 +149,13 @@ class Leaves:
                 yield key, value
 
     def _take(self, index: int, key: str | int, value: Any, name: FieldName) -> bool:
-        """Note the value if it is sensitive for its name; a container passes the name on."""
+        """Note the value if it is sensitive for its name; a container passes the name on.
+
+        A field that holds its own name, as forms and schemas have it, holds nothing.
+        """
         kind = type(value)
+        if value == key:
+            return False
         if kind is str or (kind in {int, float} and name.certain):
             text = str(value)
             if is_sensitive_value(name, text):

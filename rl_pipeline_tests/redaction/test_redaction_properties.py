@@ -37,7 +37,7 @@ PROPERTY = settings(max_examples=120, deadline=None, suppress_health_check=[Heal
 def redacted(tree: Any, tool: Redactor = REDACTOR) -> Any:
     try:
         return tool.redact(tree).tree
-    except SensitiveKey:  # a value that is also a name, such as `first_name: "first_name"`
+    except SensitiveKey:  # a value that is also a name
         assume(False)
 
 

@@ -260,6 +260,12 @@ def test_only_exact_placeholders_hide_nothing() -> None:
         assert TOKEN not in redactor().redact(forged).tree
 
 
+def test_a_field_that_holds_its_own_name_holds_nothing() -> None:
+    form = {"first_name": "first_name", "password": "password", "fields": ["first_name", "password"]}
+    assert redactor().redact(form).tree == form
+
+
+
 def test_a_sensitive_name_refuses_the_tree_without_showing_it() -> None:
     for tree in ({TOKEN: 1}, [{"a": {"ada@mail.org": "x"}}], {"url": "https://ada:s3cret-99@host", "s3cret-99": 1}):
         with pytest.raises(SensitiveKey) as refusal:
