@@ -95,8 +95,9 @@ class Leaves:
         return copies[0][0] if 0 in copies else self._root
 
     def _walk(self, names: NameCache) -> None:
-        texts, containers, parents = self.texts, self._containers, self._parents
-        ordinary, inherited = names.ordinary, self._inherited
+        texts, containers, ordinary, inherited = self.texts, self._containers, names.ordinary, self._inherited
+        # Bound once: this loop sees every value of every message.
+        add_text, add_container, add_parent = texts.append, containers.append, self._parents.append
         for index, container in enumerate(containers):  # grows while it is walked
             self._firsts.append(len(texts))
             items: Iterable[tuple[Any, Any]]
@@ -115,13 +116,13 @@ class Leaves:
             for key, value in items:
                 kind = type(value)
                 if kind is str:
-                    texts.append(value)
+                    add_text(value)
                 elif kind is dict or kind is list:
-                    containers.append(value)
-                    parents.append((index, key))
+                    add_container(value)
+                    add_parent((index, key))
                 elif kind is int or kind is float:
                     if not -_LEAST_NUMBER < value < _LEAST_NUMBER and _is_long_number(value):
-                        texts.append(str(int(value)))
+                        add_text(str(int(value)))
                 elif value is not None and kind is not bool:
                     raise NotJson(f"a value of type {kind.__name__} is no JSON: decode the message first")
 

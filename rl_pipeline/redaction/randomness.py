@@ -34,7 +34,7 @@ def surprise(value: bytes) -> float:
     tell by their beginning.
     """
     start = value[:_ENOUGH]
-    return sum(_SURPRISE_OF_PAIR.get(pair, 0.0) for pair in pairwise(start)) / max(1, len(start) - 1)
+    return sum(filter(None, map(_SURPRISE_OF_PAIR.get, pairwise(start)))) / max(1, len(start) - 1)
 
 
 def _surprise_of_pair(first: int, second: int) -> float:
