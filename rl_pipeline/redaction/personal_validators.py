@@ -78,8 +78,6 @@ def iban(value: bytes, _: re.Match[bytes]) -> bool:
     text = value.translate(None, b" -").upper()
     if _IBAN_LENGTHS.get(text[:2].decode()) != len(text) or (text[:2] in _IBANS_OF_DIGITS and not text[4:].isdigit()):
         return False
-    if len(text) != len(value) and not value.isupper():
-        return False  # groups of hexadecimal digits
     return int("".join(str(int(character, 36)) for character in (text[4:] + text[:4]).decode())) % 97 == 1
 
 

@@ -5,7 +5,7 @@ names = ["Ada Lovelace"]                  # people, wherever they are mentioned
 identifiers = ["PRJ-4711"]                # anything else that must not be stored
 allowed = ["support@example.com"]         # values that are never replaced
 rules_on = ["mac-address"]                # rules that are off unless asked for
-rules_off = ["ipv4-address"]              # rules that are on unless told otherwise
+rules_off = ["ipv4"]                      # rules that are on unless told otherwise
 ```
 """
 

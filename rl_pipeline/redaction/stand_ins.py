@@ -46,6 +46,7 @@ _WORDS_FOR_ITS_USE = (
 _ENOUGH = 256
 """How much of a value is looked at: long ones tell by their beginning."""
 _ONE_STEP = frozenset((byte, byte + step) for byte in range(256) for step in (-1, 1))
+_DECIMAL = re.compile(rb"[-+]?\d+\.\d+(?:e[-+]?\d+)?")
 _RUN = re.compile(rb"([^A])\1{5}")
 _NO_VALUE = frozenset(
     b"""
@@ -119,7 +120,7 @@ def is_real(value: bytes, _: re.Match[bytes]) -> bool:
     lowered = value[:_ENOUGH].lower()
     if any(mark in lowered for mark in _MARKS_OF_A_PLACEHOLDER) or _RUN.search(value, 0, _ENOUGH):
         return False
-    if _PLACEHOLDER.match(lowered) or _TEMPLATE.search(lowered):
+    if _PLACEHOLDER.match(lowered) or _TEMPLATE.search(lowered) or _DECIMAL.fullmatch(lowered):
         return False
     # Nearly always none of the words: a look for them is far quicker than the expression.
     if any(word in lowered for word in _WORDS_FOR_ITS_USE) and _NAMED_FOR_ITS_USE.search(lowered):

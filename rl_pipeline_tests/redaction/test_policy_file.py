@@ -49,9 +49,7 @@ def test_without_a_key_the_text_says_what_to_set() -> None:
         ('allowed = [" "]', "allowed must be a list"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused_without_showing_its_values(
-    tmp_path: Path, text: str, said: str
-) -> None:
+def test_a_file_that_cannot_be_used_is_refused_without_showing_its_values(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(InvalidPolicyFile, match=said) as refused:
         read_policy(KEY, write(tmp_path, text))
     assert "Lovelace" not in str(refused.value)

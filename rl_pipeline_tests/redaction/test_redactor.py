@@ -265,7 +265,6 @@ def test_a_field_that_holds_its_own_name_holds_nothing() -> None:
     assert redactor().redact(form).tree == form
 
 
-
 def test_a_sensitive_name_refuses_the_tree_without_showing_it() -> None:
     for tree in ({TOKEN: 1}, [{"a": {"ada@mail.org": "x"}}], {"url": "https://ada:s3cret-99@host", "s3cret-99": 1}):
         with pytest.raises(SensitiveKey) as refusal:
