@@ -4,7 +4,7 @@ The ledger (`raw_trajectories`) says of every sequence what became of it; the tr
 enriched. A pass is one run of one UTC day, whether the sensor, a person or a backfill asked for it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from typing import Any
 

@@ -3,6 +3,7 @@
 A payload of more than 512 KB goes to the object store, and its message carries a claim check instead.
 """
 
+import re
 from collections.abc import Callable
 from datetime import UTC
 from hashlib import sha256
@@ -25,13 +26,18 @@ from rl_pipeline.contracts import (
     serialize,
     subject_of,
 )
+from rl_pipeline.contracts.fields import IDENTIFIER_PATTERN
 from rl_pipeline.redaction.redactor import Redactor
 from rl_pipeline.stores.objects import Objects
 from rl_pipeline.stores.stream import OutgoingMessage, Published, PublishRefused, Stream
 
 CLAIM_CHECK_ABOVE_BYTES = 512 * 1024
 
+PUBLISHER_HEADER = "Publisher"
+
 OpenObjects = Callable[[], Objects]
+
+_IDENTIFIER = re.compile(IDENTIFIER_PATTERN)
 
 
 def publish_trajectory(
@@ -46,7 +52,7 @@ def publish_trajectory(
     `redactor`, secrets and personal data do not leave the agent.
     """
     message = outgoing_message(trajectory, open_objects, redactor)
-    return stream.publish(message.subject, message.data, message.message_id)
+    return stream.publish(message.subject, message.data, message.message_id, message.headers)
 
 
 def publish_nats(
@@ -70,7 +76,7 @@ def publish_nats(
         parse_strict_json(data)
         message = OutgoingMessage(subject, data, f"sha256:{sha256(data).hexdigest()}")
         _refuse_large(message)
-    return stream.publish(message.subject, message.data, message.message_id)
+    return stream.publish(message.subject, message.data, message.message_id, message.headers)
 
 
 def outgoing_message(
@@ -86,9 +92,15 @@ def outgoing_message(
     if len(data) > CLAIM_CHECK_ABOVE_BYTES and isinstance(message, Trajectory) and open_objects is not None:
         message = _deposit(message, data, open_objects())
         data = serialize(message)
-    outgoing = OutgoingMessage(subject_of(message), data, _message_id(message, data))
+    outgoing = OutgoingMessage(subject_of(message), data, _message_id(message, data), _headers(message))
     _refuse_large(outgoing)
     return outgoing
+
+
+def _headers(message: Message) -> dict[str, str]:
+    """Who publishes, for the ledger; only what can stand in a header."""
+    agent = message.agent_id if isinstance(message, Trajectory | TrajectoryReference) else ""
+    return {PUBLISHER_HEADER: agent} if _IDENTIFIER.fullmatch(agent) else {}
 
 
 def _deposit(trajectory: Trajectory, data: bytes, objects: Objects) -> TrajectoryReference:

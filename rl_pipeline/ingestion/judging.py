@@ -11,6 +11,7 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
+from rl_pipeline.collection.publishing import PUBLISHER_HEADER
 from rl_pipeline.contracts import (
     ALL_TOPICS,
     CLAIMED_LIMITS,
@@ -31,8 +32,6 @@ from rl_pipeline.redaction.policy import RedactionKey
 from rl_pipeline.redaction.randomness import surprise
 from rl_pipeline.redaction.redactor import Redactor, SensitiveKey
 from rl_pipeline.stores.stream import StoredMessage
-
-PUBLISHER_HEADER = "Publisher"
 
 _IDENTIFIER = re.compile(IDENTIFIER_PATTERN)
 _UUID = re.compile(UUID_PATTERN)

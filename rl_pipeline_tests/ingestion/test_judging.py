@@ -120,6 +120,16 @@ def test_of_somebody_who_was_erased_nothing_is_kept_whatever_the_key(key: Any, b
     assert_nothing_is_kept(judgement)
 
 
+def test_a_user_who_is_named_only_in_the_metadata_is_a_user_too() -> None:
+    made = document()
+    made["metadata"]["user_id"] = USER
+    judgement = judged(made)
+    assert judgement.trajectory is not None
+    assert judgement.trajectory.user == judgement.users[0]
+    assert USER not in judgement.trajectory.document
+    assert judged(made, erasures={judgement.users[0]: NOW}).verdict == "erased"
+
+
 def assert_nothing_is_kept(judgement: Judgement) -> None:
     assert (judgement.message_id, judgement.trajectory_id, judgement.publisher, judgement.users) == ("", "", "", ())
     assert judgement.trajectory is None
@@ -199,7 +209,14 @@ def test_what_redaction_makes_invalid_is_refused_and_not_stored() -> None:
     assert parent not in everything_in(judgement)
 
 
-@pytest.mark.parametrize("header", [SECRET, "not an identifier", "ada@analytical-engines.org", "x" * 200, ""])
+@pytest.mark.parametrize(
+    "header",
+    [
+        *(SECRET, "not an identifier", "ada@analytical-engines.org", "x" * 200, ""),
+        # Without a form of their own: a password, the hexadecimal digits of a key, a card.
+        *("08aj73wdGpB19LcpaC", "15f99807b4905fcb10913d422d3a527f15849fc6", "4339494839947636"),
+    ],
+)
 def test_headers_are_kept_only_where_nothing_in_them_is_sensitive(header: str) -> None:
     for content in (document(), b"{}"):
         judgement = judged(content, message_id=header, headers={"Publisher": header})

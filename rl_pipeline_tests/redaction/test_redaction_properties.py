@@ -1,8 +1,10 @@
 """What holds for every tree, with all packaged rules."""
 
 import json
+import os
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +33,15 @@ LEAVES = st.none() | st.booleans() | NUMBERS | TEXTS
 TREES = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=5), max_leaves=12
 )
-PROPERTY = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The same examples in every run of the tests; a soak draws new ones, and more of them.
+SOAK = bool(os.environ.get("RL_PIPELINE_SOAK"))
+PROPERTY = settings(
+    max_examples=1500 if SOAK else 120,
+    derandomize=not SOAK,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+pytestmark = pytest.mark.soak
 
 
 def redacted(tree: Any, tool: Redactor = REDACTOR) -> Any:
