@@ -25,12 +25,9 @@ _PATIENCE_SECONDS = 180.0
 _LEAK = "The deploy failed: password = 'correct-horse-7-battery', tell ops@northwind.example about it."
 _VERDICTS = "SELECT verdict, count() AS messages FROM trajectory_ledger FINAL GROUP BY verdict ORDER BY verdict"
 _DOMAINS = """
-    SELECT domain, trajectories, round(mean_turns, 2) AS mean_turns, round(success_share, 2) AS success_share
-    FROM (
-        SELECT domain, sum(trajectories) AS trajectories, avg(mean_turns) AS mean_turns,
-            avg(success_share) AS success_share
-        FROM trajectory_statistics GROUP BY domain
-    ) ORDER BY domain
+    SELECT domain, count() AS trajectories, round(avg(turns), 2) AS mean_turns,
+        round(countIf(task_status = 'success') / count(), 2) AS success_share
+    FROM trajectories FINAL GROUP BY domain ORDER BY domain
 """
 _RULES = "SELECT rule, sum(redactions) AS redactions FROM redaction_audit GROUP BY rule ORDER BY rule"
 _LEAKED = "SELECT document FROM trajectories FINAL WHERE agent_id = 'careless-agent' ORDER BY sequence DESC LIMIT 1"

@@ -22,6 +22,7 @@ Reason = Annotated[str | None, typer.Option(help="Only those refused for this re
 First = Annotated[int | None, typer.Option(min=1, help="From this stream sequence on.")]
 Last = Annotated[int | None, typer.Option(min=1, help="Up to this stream sequence.")]
 Day = Annotated[datetime, typer.Argument(formats=["%Y-%m-%d"], help="A UTC day, as 2026-01-31.")]
+LastDay = Annotated[datetime | None, typer.Argument(formats=["%Y-%m-%d"], help="The last of several days.")]
 
 
 def ingest() -> None:
@@ -124,7 +125,7 @@ def write() -> None:
 
 
 @archive.command()
-def restore(first: Day, last: Annotated[datetime | None, typer.Argument(formats=["%Y-%m-%d"])] = None) -> None:
+def restore(first: Day, last: LastDay = None) -> None:
     """Bring archived days back into the warehouse, for another 30 days."""
     from rl_pipeline.ingestion.archive import restore_days
     from rl_pipeline.opening import archive_objects, current_settings, open_warehouse
@@ -195,5 +196,6 @@ def _rules(settings: "Settings") -> dict[str, Any]:
 
 
 def _told(report: "DrainReport") -> str:
-    counts = ", ".join(f"{count:,} {verdict}" for verdict, count in sorted(report.verdicts.items()) if count)
-    return f"{counts or 'nothing new'}, {report.unchanged:,} unchanged"
+    counts = [f"{count:,} {verdict}" for verdict, count in sorted(report.verdicts.items()) if count]
+    counts += [f"{report.lost:,} LOST to the stream's retention"] if report.lost else []
+    return f"{', '.join(counts) or 'nothing new'}, {report.unchanged:,} unchanged"

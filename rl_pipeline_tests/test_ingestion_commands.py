@@ -1,8 +1,9 @@
 """The commands around ingested data, as people use them."""
 
 import json
-import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -10,31 +11,59 @@ from typing import Any
 
 import pytest
 
+from rl_pipeline.cli import main
 from rl_pipeline.collection.samples import sample_trajectories
 from rl_pipeline.contracts import serialize
 from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.ingestion.holding import hold_for_dataset
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.stores.jetstream import JetStream
-from rl_pipeline_tests.end_to_end.running_stack import run_command
 from rl_pipeline_tests.fixtures.ingest import REDACTION_KEY
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
+Run = Callable[..., "Outcome"]
 SUBJECT = "agent.rl.trajectory.v1"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended, and what it said."""
+
+    returncode: int
+    stdout: str
+    stderr: str
 
 
 @pytest.fixture
 def run(
-    tmp_path: Path, nats_server: NatsServer, stream: JetStream, clickhouse_url: str, warehouse: ClickHouseWarehouse
+    *,
+    tmp_path: Path,
+    nats_server: NatsServer,
+    stream: JetStream,
+    clickhouse_url: str,
+    warehouse: ClickHouseWarehouse,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> Run:
+    """A command, in this process: the rules are compiled once for all of them."""
     variables = {
+        "RL_PIPELINE_HOME": str(tmp_path / "home"),
         "NATS_URL": nats_server.url,
         "CLICKHOUSE_URL": clickhouse_url,
         "CLICKHOUSE_DATABASE": warehouse.database,
         "TRAJECTORY_STORAGE_PATH": str(tmp_path / "objects"),
         "REDACTION_KEY": REDACTION_KEY,
     }
-    return lambda *arguments, **more: run_command(tmp_path, *arguments, **{**variables, **more})
+
+    def command(*arguments: str, **more: str) -> Outcome:
+        for name, value in {**variables, "REDACTION_POLICY_FILE": "", **more}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "argv", ["rl-pipeline", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Outcome(int(ended.value.code or 0), *capsys.readouterr())
+
+    return command
 
 
 def publish(stream: JetStream, count: int, **task_context: Any) -> list[dict[str, Any]]:
@@ -53,11 +82,12 @@ def count(warehouse: ClickHouseWarehouse, condition: str = "1") -> int:
 def test_ingest_drains_the_stream_and_then_has_nothing_to_do(
     run: Run, stream: JetStream, warehouse: ClickHouseWarehouse
 ) -> None:
-    publish(stream, 3)
+    publish(stream, 5)
+    stream.request("STREAM.PURGE.RL_TRAJECTORIES", {"seq": 3})
     first = run("ingest")
     assert first.returncode == 0, first.stderr
-    assert "3 accepted" in first.stdout
-    assert run("ingest").stdout == "ingested up to sequence 3\n"
+    assert "3 accepted, 2 LOST to the stream's retention, 0 unchanged" in first.stdout
+    assert run("ingest").stdout == "ingested up to sequence 5\n"
     assert count(warehouse) == 3
 
 

@@ -15,13 +15,15 @@ from rl_pipeline.assets.pictures import ranking, sparkline, table
 from rl_pipeline.assets.trajectory_stream import trajectory_stream
 from rl_pipeline.ingestion.draining import drain
 from rl_pipeline.ingestion.inspection import (
+    INVALID,
     DayOfLedger,
     day_of_ledger,
     missing_contents,
-    residual_documents,
+    note_invalid_documents,
+    note_residual_documents,
+    suspicions_of_day,
     trajectories_of_day,
     unaccounted_sequences,
-    validity_of_documents,
 )
 from rl_pipeline.ingestion.ledger import current_revision, ledger_watermark
 from rl_pipeline.ingestion.observation import observe
@@ -169,10 +171,11 @@ def _raw(tables: Warehouse, drained: Range, report: DrainReport, ledger: DayOfLe
 def _redacted(
     tables: Warehouse, drained: Range, report: DrainReport, policy: RedactionPolicy
 ) -> dg.MaterializeResult[None]:
-    validity = validity_of_documents(tables, TRAJECTORIES.name, drained)
-    residue = residual_documents(
-        tables, TRAJECTORIES.name, drained, allowed=policy.allowed, tolerated=policy.kinds_switched_off()
-    )
+    read_back = note_invalid_documents(tables, TRAJECTORIES.name, drained)
+    tolerated = policy.kinds_switched_off()
+    note_residual_documents(tables, TRAJECTORIES.name, drained, allowed=policy.allowed, tolerated=tolerated)
+    suspicion = suspicions_of_day(tables, TRAJECTORIES.name, drained.day)
+    residue = {kind: count for kind, count in suspicion.problems.items() if kind not in {INVALID, *tolerated}}
     return dg.MaterializeResult(
         asset_key=redacted_trajectories.key,
         metadata={
@@ -188,14 +191,14 @@ def _redacted(
             dg.AssetCheckResult(
                 asset_key=redacted_trajectories.key,
                 check_name="documents_are_valid",
-                passed=not validity.invalid,
-                metadata={"read_back": validity.checked, "invalid": list(validity.invalid[:_SHOWN])},
+                passed=not suspicion.problems.get(INVALID),
+                metadata={"read_back": read_back, "invalid": suspicion.problems.get(INVALID, 0)},
             ),
             dg.AssetCheckResult(
                 asset_key=redacted_trajectories.key,
                 check_name="nothing_sensitive_remains",
-                passed=not residue.findings,
-                metadata={"found_by": dict(residue.findings), "in": list(residue.trajectory_ids[:_SHOWN])},
+                passed=not residue,
+                metadata={"left": residue, "suspicious": list(suspicion.trajectory_ids[:_SHOWN])},
             ),
         ],
     )

@@ -2,7 +2,6 @@
 
 import json
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import dagster as dg
 
@@ -43,7 +42,7 @@ def trajectories_waiting(
     which makes every run key new: Dagster never starts a key twice, not even after a failure.
     """
     now = datetime.now(UTC)
-    cursor: dict[str, Any] = json.loads(context.cursor or '{"observed": "", "attempt": 0}')
+    observed_last, attempt = _read_cursor(context.cursor)
     with stream.open() as messages, warehouse.open() as tables:
         watermark = ledger_watermark(tables, TRAJECTORIES.name)
         seen = observe(messages, TRAJECTORIES.name, ingested_up_to=watermark, now=now)
@@ -51,7 +50,7 @@ def trajectories_waiting(
         events: list[dg.AssetObservation | dg.AssetCheckEvaluation] = []
         in_time = freshness(held_back, ingest.stale_seconds, now)
         observed = f"{seen.cursor} {'in time' if in_time['passed'] else 'late'}"
-        if observed != cursor["observed"]:
+        if observed != observed_last:
             record(tables, seen)
             check = next(iter(trajectories_are_ingested_in_time.check_keys))
             evaluation = dg.AssetCheckEvaluation(asset_key=check.asset_key, check_name=check.name, **in_time)
@@ -59,13 +58,23 @@ def trajectories_waiting(
         due = is_due(held_back, pending=ingest.pending, wait=timedelta(seconds=ingest.wait_seconds), now=now)
         planned = next_range(messages, TRAJECTORIES.name, ingested_up_to=watermark, now=now) if due else None
     reason = _reason_to_wait(context.instance, planned, now) if planned else f"{seen.lag} wait, not long enough yet"
-    requests = [] if reason or planned is None else [_run_of(planned, cursor["attempt"])]
+    requests = [] if reason or planned is None else [_run_of(planned, attempt)]
     return dg.SensorResult(
         run_requests=requests,
         asset_events=events,
-        cursor=json.dumps({"observed": observed, "attempt": cursor["attempt"] + len(requests)}),
+        cursor=json.dumps({"observed": observed, "attempt": attempt + len(requests)}),
         skip_reason=reason if not requests else None,
     )
+
+
+def _read_cursor(cursor: str | None) -> tuple[str, int]:
+    """What was observed last, and the next attempt. People can edit a cursor: what makes no sense counts for nothing,
+    and the time then makes the attempt a new one."""
+    try:
+        content = json.loads(cursor or '{"observed": "", "attempt": 0}')
+        return str(content["observed"]), int(content["attempt"])
+    except (ValueError, TypeError, KeyError):
+        return "", int(datetime.now(UTC).timestamp())
 
 
 def _run_of(planned: Range, attempt: int) -> dg.RunRequest:
@@ -84,13 +93,15 @@ def _reason_to_wait(instance: dg.DagsterInstance, planned: Range, now: datetime)
     if running := instance.get_runs(unfinished, limit=1):
         return f"run {running[0].run_id[:8]} is ingesting"
     attempts = instance.get_run_records(dg.RunsFilter(tags={_FIRST_SEQUENCE: str(planned.first)}), limit=12)
-    failures = [attempt for attempt in attempts if attempt.dagster_run.status == dg.DagsterRunStatus.FAILURE]
+    failures = [attempt for attempt in attempts if attempt.dagster_run.status in _WITHOUT_SUCCESS]
     if not failures or failures[0].end_time is None:
         return None
     again = not_before(len(failures), datetime.fromtimestamp(failures[0].end_time, tz=UTC))
     return f"failed {len(failures)} times, again after {again:%H:%M:%S} UTC" if now < again else None
 
 
+# Somebody who cancels a run wants it to stop, for a while at least.
+_WITHOUT_SUCCESS = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 _UNFINISHED = (
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,

@@ -1,5 +1,6 @@
 """What is asked of stored trajectories after an ingest: are they all there, valid, and clean. Answers are counts."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -66,7 +67,7 @@ def missing_contents(warehouse: Warehouse, stream: str, drained: Range) -> int:
         SELECT count() AS sequences FROM trajectory_ledger FINAL
         WHERE stream = {stream:String} AND sequence BETWEEN {first:UInt64} AND {last:UInt64} AND verdict = 'accepted'
             AND trajectory_id NOT IN (
-                SELECT trajectory_id FROM trajectories
+                SELECT trajectory_id FROM trajectories FINAL
                 WHERE stream = {stream:String} AND sequence BETWEEN {first:UInt64} AND {last:UInt64}
             )
         """,
@@ -75,21 +76,30 @@ def missing_contents(warehouse: Warehouse, stream: str, drained: Range) -> int:
     return int(found["sequences"][0])
 
 
+INVALID = "invalid"
+"""The problem of a document that breaks the contract; the others are kinds of value that were left in it."""
+
+
 @dataclass(frozen=True)
-class Validity:
-    """How many stored documents were read back, and which of them break the contract."""
+class Suspicion:
+    """What is wrong with the rows of a day: how many have each problem, and which they are."""
 
-    checked: int
-    invalid: tuple[str, ...]
+    problems: Mapping[str, int]
+    trajectory_ids: tuple[str, ...]
 
 
-def validity_of_documents(warehouse: Warehouse, stream: str, drained: Range, sample: int = 1000) -> Validity:
-    """Parse what was stored, as a reader would; of more than `sample` documents an even share by their ids."""
+def note_invalid_documents(warehouse: Warehouse, stream: str, drained: Range, sample: int = 1000) -> int:
+    """Parse what was stored, as a reader would, and note what breaks the contract; returns how many were read.
+
+    Of more than `sample` documents an even share is taken, by their ids.
+    """
+    import polars as pl
+
     checked = 0
-    invalid: list[str] = []
+    invalid: list[tuple[str, int]] = []
     frames = warehouse.stream(
         """
-        SELECT trajectory_id, document FROM trajectories FINAL
+        SELECT trajectory_id, version, document FROM trajectories FINAL
         WHERE stream = {stream:String} AND sequence BETWEEN {first:UInt64} AND {last:UInt64}
             AND trajectory_id IN (
                 SELECT trajectory_id FROM trajectories
@@ -100,47 +110,55 @@ def validity_of_documents(warehouse: Warehouse, stream: str, drained: Range, sam
         parameters={"stream": stream, "first": drained.first, "last": drained.last, "sample": sample},
     )
     for frame in frames:
-        for trajectory_id, document in frame.iter_rows():
+        for trajectory_id, version, document in frame.iter_rows():
             checked += 1
             try:
                 parse_message(_SUBJECT, document.encode(), CLAIMED_LIMITS)
             except ContractError:
-                invalid.append(trajectory_id)
-    return Validity(checked, tuple(invalid))
+                invalid.append((trajectory_id, version))
+    if invalid:
+        rows = pl.DataFrame(invalid, schema={"trajectory_id": pl.String, "version": pl.UInt64}, orient="row")
+        warehouse.insert("suspicious_trajectories", rows.with_columns(problem=pl.lit(INVALID)))
+    return checked
 
 
-@dataclass(frozen=True)
-class Residue:
-    """What is left that should have been redacted: how many values of each kind, and in which trajectories."""
-
-    findings: Mapping[str, int]
-    trajectory_ids: tuple[str, ...]
-
-
-def residual_documents(
+def note_residual_documents(
     warehouse: Warehouse, stream: str, drained: Range, *, allowed: Collection[str], tolerated: Collection[str]
-) -> Residue:
+) -> None:
     """Search all that was stored of a range, inside the warehouse, with rules that redaction does not use.
 
     `allowed` are values and `tolerated` kinds of value that the deployment wants to keep.
     """
-    every = residual_expressions("document", allowed)
-    expressions = {kind: expression for kind, expression in every.items() if kind not in tolerated}
-    if not expressions:
-        return Residue({}, ())
-    counts = ", ".join(f"{expression} AS {kind}" for kind, expression in expressions.items())
-    found = warehouse.query(
-        f"""
-        SELECT * FROM (
-            SELECT trajectory_id, {counts} FROM trajectories FINAL
-            WHERE stream = {{stream:String}} AND sequence BETWEEN {{first:UInt64}} AND {{last:UInt64}}
-        ) WHERE {" + ".join(expressions)} > 0
-        ORDER BY trajectory_id
-        """,  # noqa: S608  # built from our own patterns; allowed values are quoted
-        parameters={"stream": stream, "first": drained.first, "last": drained.last},
+    expressions = residual_expressions("document", allowed)
+    counts = ", ".join(
+        f"if({expression} > 0, '{kind}', '')" for kind, expression in expressions.items() if kind not in tolerated
     )
-    totals = {kind: int(found[kind].sum()) for kind in expressions}
-    return Residue({kind: total for kind, total in totals.items() if total}, tuple(found["trajectory_id"]))
+    if counts:
+        warehouse.execute(
+            f"""
+            INSERT INTO suspicious_trajectories (trajectory_id, version, problem)
+            SELECT trajectory_id, version, arrayJoin(arrayFilter(kind -> kind != '', [{counts}]))
+            FROM trajectories FINAL
+            WHERE stream = {{stream:String}} AND sequence BETWEEN {{first:UInt64}} AND {{last:UInt64}}
+            """,  # noqa: S608  # built from our own patterns; allowed values are quoted
+            parameters={"stream": stream, "first": drained.first, "last": drained.last},
+        )
+
+
+def suspicions_of_day(warehouse: Warehouse, stream: str, day: date) -> Suspicion:
+    """What checks have found in the rows that a day has now, in this ingest or an earlier one."""
+    found = warehouse.query(
+        """
+        SELECT trajectory_id, problem FROM suspicious_trajectories FINAL
+        WHERE (trajectory_id, version) IN (
+            SELECT trajectory_id, version FROM trajectories FINAL
+            WHERE stream = {stream:String} AND toDate(stream_time) = {day:Date}
+        )
+        ORDER BY trajectory_id, problem
+        """,
+        parameters={"stream": stream, "day": day.isoformat()},
+    )
+    return Suspicion(Counter(found["problem"]), tuple(dict.fromkeys(found["trajectory_id"])))
 
 
 def trajectories_of_day(warehouse: Warehouse, stream: str, day: date) -> int:

@@ -175,6 +175,10 @@ def test_what_must_not_flow_on_does_not(
     result = materialize(ingest_resources, day)
     assert checks(result)[check] is False
     assert downstream_ran == []
+    # What arrives later that day does not make it forgotten.
+    publish(stream, documents(1, seed=3))
+    assert checks(materialize(ingest_resources, day, first_sequence=4, last_sequence=4))[check] is False
+    assert downstream_ran == []
 
 
 def test_what_a_deployment_wants_to_keep_is_no_residue(

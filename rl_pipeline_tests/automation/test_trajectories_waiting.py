@@ -169,6 +169,16 @@ def test_the_cursor_holds_no_position(
     assert run_of(tick(ingest_resources, instance, cursor=stale)).run_key == "1-3#41"
 
 
+@pytest.mark.parametrize("cursor", ["garbage", "{}", "[]", "null", '{"observed": 1, "attempt": "x"}'])
+def test_a_cursor_that_makes_no_sense_counts_for_nothing(
+    ingest_resources: dict[str, Any], instance: dg.DagsterInstance, stream: JetStream, cursor: str
+) -> None:
+    publish(stream, 3)
+    request = run_of(tick(ingest_resources, instance, cursor=cursor))
+    assert str(request.run_key).startswith("1-3#")
+    assert request.run_key != "1-3#0", "a key that may have been used"
+
+
 def test_an_unreachable_server_fails_the_tick_with_what_to_do(
     ingest_resources: dict[str, Any], instance: dg.DagsterInstance
 ) -> None:

@@ -54,8 +54,11 @@ def broken(tree: dict[str, object], way: int) -> bytes:
 def found_in(places: Iterable[tuple[Path, bytes]], values: list[str]) -> dict[str, set[str]]:
     """Which of the values are found in which files."""
     found: dict[str, set[str]] = {}
-    # As they are, and as JSON and other escapes write them.
-    written = {value: {value.encode(), json.dumps(value)[1:-1].encode()} for value in values}
+    # As they are, as JSON writes them, and letter by letter, as a text in another encoding reads.
+    written = {
+        value: {value.encode(), json.dumps(value)[1:-1].encode(), " ".join(value).encode(), value.encode("utf-16-le")}
+        for value in values
+    }
     for path, data in places:
         for value, forms in written.items():
             if any(form in data for form in forms):

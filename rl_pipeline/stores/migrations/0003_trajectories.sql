@@ -63,6 +63,19 @@ ORDER BY trajectory_id
 TTL toDateTime(expires_at) DELETE WHERE NOT held
 SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;
 
+-- Rows in which a check found what must not flow on. A row that is redacted again has another version, and is no longer
+-- meant: so a day stays suspicious until all of its rows are in order, whatever else was ingested since.
+CREATE TABLE IF NOT EXISTS suspicious_trajectories {on_cluster}
+(
+    trajectory_id String,
+    version       UInt64,
+    problem       LowCardinality(String) COMMENT 'The kind of value that was left, or invalid; never the value.',
+    found_at      DateTime64(3, 'UTC') DEFAULT now64(3)
+)
+ENGINE = {replicated}ReplacingMergeTree
+ORDER BY (trajectory_id, version, problem)
+SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;
+
 -- Whose data was erased, and up to when it stays away: ingest honours this on every replay.
 CREATE TABLE IF NOT EXISTS erasures {on_cluster}
 (
