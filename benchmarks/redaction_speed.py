@@ -50,7 +50,7 @@ def main() -> None:
     small = list(take(messages(), 150_000 if arguments.quick else 600_000))
     others = {"Presidio, patterns": presidio_speed(small), "detect-secrets": detect_secrets_speed(small)}
     print(f"{megabytes} MB of trajectories, {len(packaged_rules())} rules; competitors on {len(small)} trajectories\n")
-    report(ours, bare, others, found)
+    report(ours, bare, others, found, megabytes)
 
 
 def messages() -> Iterator[bytes]:
@@ -159,7 +159,7 @@ def profile(messages: Iterable[bytes]) -> None:
         print(f"{rule_id:40}{milliseconds:10.2f}{hits:10.1f}{found:10.1f}")
 
 
-def report(ours: float, bare: float, others: dict[str, float | None], counts: Counter[str]) -> None:
+def report(ours: float, bare: float, others: dict[str, float | None], counts: Counter[str], megabytes: int) -> None:
     print(f"{'':34}{'MB per CPU second':>20}{'ours is':>12}")
     print(f"{'redaction, JSON in and out':34}{ours:20.1f}")
     print(f"{'bare Vectorscan scan':34}{bare:20.1f}{ours / bare:11.2f} x")
@@ -174,6 +174,7 @@ def report(ours: float, bare: float, others: dict[str, float | None], counts: Co
         "over_presidio": presidio and round(ours / presidio, 1),
         "over_detect_secrets": detect_secrets and round(ours / detect_secrets, 1),
         "scan_mb_per_s": round(bare, 1),
+        "findings_per_mb": round(sum(counts.values()) / megabytes, 1),
     }
     print(json.dumps(figures))
 

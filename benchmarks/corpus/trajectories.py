@@ -11,9 +11,10 @@ from benchmarks.corpus.blocks import BLOCKS, answer, identifier, path, python_co
 from benchmarks.corpus.sensitive import PERSONAL, SECRETS
 from benchmarks.corpus.words import NOUNS
 
-SECRET_SHARE = 0.1
-PERSONAL_SHARE = 0.25
-"""How many of the trajectories hold at least one."""
+SECRET_SHARE = 0.03
+PERSONAL_SHARE = 0.10
+"""How many of the trajectories hold at least one. Public runs of coding and research agents have 0 to 15 findings per
+MB; those of a customer service, which look up people all day, have 600. These stand between, nearer to the first."""
 _SMALLEST, _LARGEST = 4_300, 37_000
 _TOOLS = ("bash", "python", "read_file", "edit_file", "search", "browser", "query_database")
 _DOMAINS = ("coding", "research", "data_analysis", "general", "debugging", "writing")
