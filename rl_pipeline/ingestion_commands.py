@@ -138,6 +138,8 @@ def restore(first: Day, last: LastDay = None) -> None:
         typer.echo(f"{day}  {rows:,} trajectories restored")
     if report.erased:
         typer.echo(f"{report.erased:,} were not: their users were erased")
+    if report.outdated:
+        typer.echo(f"{report.outdated:,} were not: newer rules have judged them since")
 
 
 def erase(

@@ -16,7 +16,8 @@ def redact_message(message: Message, redactor: Redactor) -> Message:
         return message
     tree = json.loads(serialize(message))
     clean = redactor.redact(tree).tree
-    for original, redacted in ((tree, clean), (tree.get("task_context"), clean.get("task_context"))):
+    places = ((found, clean.get(name)) for name, found in tree.items() if name in ("task_context", "metadata"))
+    for original, redacted in ((tree, clean), *places):
         if original and "user_id" in original:
             redacted["user_id"] = original["user_id"]
     return parse_message(subject_of(message), json.dumps(clean, ensure_ascii=False).encode(), CLAIMED_LIMITS)

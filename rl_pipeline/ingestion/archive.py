@@ -32,6 +32,8 @@ ARCHIVED = timedelta(days=90)
 _COMPLETE = timedelta(days=29)
 
 _KEY = re.compile(r"day=(\d{4}-\d{2}-\d{2})/[^/]+\.parquet")
+# The ids of a query travel in its address, which has a limit.
+_IDS_PER_QUERY = 500
 _SMALL_BLOCKS = {"max_block_size": 512, "max_threads": 1}
 _FROM_NOT_ERASED = """
     FROM (SELECT * FROM trajectories FINAL WHERE toDate(stream_time) BETWEEN {first:Date} AND {last:Date}) AS stored
@@ -54,10 +56,13 @@ class ArchiveReport:
 
 @dataclass(frozen=True)
 class RestoreReport:
-    """How many rows came back of each day, and how many did not because their users were erased."""
+    """How many rows came back of each day, and how many did not."""
 
     restored: Mapping[date, int]
     erased: int
+    """Rows whose users were erased."""
+    outdated: int
+    """Rows that the ledger does not call accepted any more, or that were judged anew or stored anew since."""
 
 
 def archive_days(warehouse: Warehouse, objects: Objects, now: datetime) -> ArchiveReport:
@@ -96,26 +101,29 @@ def restore_days(
 ) -> RestoreReport:
     """Bring the days from `first_day` to `last_day` back into the warehouse, for 30 days from now.
 
-    Rows that are there stay as they are but for their time, newer revisions win, and erased users stay away. Doing it
-    again is harmless. Raises `NotArchived` before anything is restored, `ArchiveUnreadable` or `CorruptObject` when it
-    comes to a broken object; what came before it is restored.
+    Rows that are there stay as they are but for their time. Erased users stay away, and so does what the ledger does
+    not call accepted, or has judged anew since. Doing it again is harmless. Raises `NotArchived` before anything is
+    restored, `ArchiveUnreadable` or `CorruptObject` when it comes to a broken object; what came before it is restored.
     """
     days = _days_to_restore(warehouse, objects, first_day, last_day)
     erasures = read_erasures(warehouse)
     restored: dict[date, int] = {}
-    erased = 0
+    erased = outdated = 0
     for day, keys in days.items():
         restored[day] = 0
+        accepted = _accepted(warehouse, day)
         for key in keys:
             with downloaded(objects, key) as path:
                 for frame in read_frames(path, objects.url(key)):
-                    rows = _without_erased(frame, erasures)
-                    erased += frame.height - rows.height
+                    allowed = _without_erased(frame, erasures)
+                    rows = _without_outdated(warehouse, allowed, accepted)
+                    erased += frame.height - allowed.height
+                    outdated += allowed.height - rows.height
                     restored[day] += warehouse.insert("trajectories", _kept_longer(warehouse, rows, now + HOT))
     for user, until in read_erasures(warehouse).items():
         if erasures.get(user) != until:
             delete_rows(warehouse, [user], until)
-    return RestoreReport(restored, erased)
+    return RestoreReport(restored, erased, outdated)
 
 
 def prune_archive(objects: Objects, now: datetime) -> int:
@@ -217,6 +225,37 @@ def _without_erased(rows: "pl.DataFrame", erasures: Erasures) -> "pl.DataFrame":
 
     until = pl.col("user").replace_strict(erasures, default=None, return_dtype=rows.schema["stream_time"])
     return rows.filter(until.is_null() | (pl.col("stream_time") > until))
+
+
+def _accepted(warehouse: Warehouse, day: date) -> "pl.DataFrame":
+    """The sequences of a day that the ledger calls accepted, and under which revision."""
+    return warehouse.query(
+        """
+        SELECT stream, sequence, revision AS judged FROM trajectory_ledger FINAL
+        WHERE toDate(stream_time) = {day:Date} AND verdict = 'accepted'
+        """,
+        {"day": day},
+    )
+
+
+def _without_outdated(warehouse: Warehouse, rows: "pl.DataFrame", accepted: "pl.DataFrame") -> "pl.DataFrame":
+    """The rows that are as the ledger has them, and of which the table has no newer version."""
+    import polars as pl
+
+    current = rows.join(accepted, on=["stream", "sequence"]).filter(pl.col("revision") >= pl.col("judged"))
+    ids = current["trajectory_id"].to_list()
+    newest = pl.concat(
+        warehouse.query(
+            """
+            SELECT trajectory_id, max(version) AS newest FROM trajectories
+            WHERE trajectory_id IN {ids:Array(String)} GROUP BY trajectory_id
+            """,
+            {"ids": ids[start : start + _IDS_PER_QUERY]},
+        )
+        for start in range(0, max(1, len(ids)), _IDS_PER_QUERY)
+    )
+    newer = current.join(newest, on="trajectory_id").filter(pl.col("newest") > pl.col("version"))
+    return current.join(newer, on="trajectory_id", how="anti").select(rows.columns)
 
 
 def _kept_longer(warehouse: Warehouse, rows: "pl.DataFrame", expires_at: datetime) -> "pl.DataFrame":

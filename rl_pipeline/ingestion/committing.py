@@ -4,7 +4,7 @@ The content comes first, then the dead letters, and the ledger last: what the le
 replaces what an earlier attempt left behind.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -17,6 +17,8 @@ from rl_pipeline.ingestion.ledger import (
     SAME_TRAJECTORY,
     Known,
     LedgerRow,
+    StreamRecreated,
+    duplicates_of,
     mark_displaced,
     write_rows,
 )
@@ -26,8 +28,8 @@ from rl_pipeline.stores.warehouse import Warehouse
 if TYPE_CHECKING:
     import polars as pl
 
-Present = Mapping[str, Sequence[int]]
-"""Trajectories that the table has, and the sequences that brought them."""
+Row = tuple[str, int]
+"""A row of the table of trajectories: the trajectory, and the sequence that brought it."""
 
 _SEQUENCES = 2**40
 """Sequences stay below: the version of a row holds revision and sequence in one number."""
@@ -55,43 +57,97 @@ class Committer:
         self._clock = clock
         self._reached = reached
 
+    def orphans(self, judgements: Sequence[Judgement], known: Mapping[int, Known]) -> Mapping[int, Known]:
+        """The duplicates of what was stored and is not accepted any more: they are to be committed with it.
+
+        Otherwise nobody would keep their trajectory. `known` is what the ledger says of the judged sequences.
+        """
+        lost = [judgement for judgement in judgements if not judgement.trajectory]
+        ids = {identity for identity, _ in self._present_at(lost)} | {
+            known[judgement.sequence].trajectory_id
+            for judgement in lost
+            if judgement.sequence in known and known[judgement.sequence].verdict == "accepted"
+        }
+        found = duplicates_of(self._warehouse, self._stream, sorted(ids)) if ids else {}
+        judged = {judgement.sequence for judgement in judgements}
+        return {sequence: row for sequence, row in found.items() if sequence not in judged}
+
     def commit(self, judgements: Sequence[Judgement], known: Mapping[int, Known]) -> list[Judgement]:
         """Store the judgements, and return them as they were stored: with duplicates and late erasures told.
 
-        `known` is what the ledger said of their sequences before.
+        `known` is what the ledger said of their sequences before. Raises `StreamRecreated`, before anything is stored,
+        when that was of other messages.
+
+        An erasure writes its tombstone before it deletes. One that is seen once the content is stored takes it back; a
+        later one comes to delete it. One that ends between that look and the letters has swept the letters too early:
+        the ledger says `erased` of their sequences, the letters, redacted as they are, stay until the next erasure of
+        anybody sweeps them, or they age out.
         """
-        present = self._present([judgement.trajectory_id for judgement in judgements if judgement.trajectory])
-        judgements = _without_duplicates(judgements, present)
-        accepted = [judgement for judgement in judgements if judgement.trajectory]
-        displaced = _displaced(accepted, present)
-        if displaced:
-            # Before the content: afterwards nobody could tell any more who was displaced.
-            mark_displaced(self._warehouse, self._stream, [sequence for _, sequence in displaced])
-        self._insert(accepted, present)
-        self._reached("after_content")
-        judgements = self._without_erased(judgements)
-        replaced = [
-            (known[judgement.sequence].trajectory_id, judgement.sequence)
-            for judgement in judgements
-            if not judgement.trajectory
-            and judgement.sequence in known
-            and known[judgement.sequence].verdict == "accepted"
-        ]
-        self._remove([*displaced, *replaced])
+        _refuse_other_messages(self._stream, judgements, known)
+        judgements, displaced = self._store(judgements)
+        self._remove([*displaced, *self._present_at([judged for judged in judgements if not judged.trajectory])])
         publish_dead_letters(self._messages, self._stream, judgements, revision=self._revision, now=self._clock())
         self._reached("after_dead_letters")
+        judgements = _without_erased(judgements, read_erasures(self._warehouse))
         write_rows(self._warehouse, self._stream, [_ledger_row(judgement, self._revision) for judgement in judgements])
         self._reached("after_ledger")
         return judgements
 
-    def _present(self, trajectory_ids: Sequence[str]) -> Present:
-        # Without FINAL, which would cost more, and hide the rows that are to give way.
-        found = self._of_ids(
-            "SELECT trajectory_id, groupUniqArray(sequence) AS sequences FROM trajectories", trajectory_ids
-        )
-        return dict(found.iter_rows())
+    def _store(self, given: Sequence[Judgement]) -> tuple[list[Judgement], list[Row]]:
+        """Insert the content; returns what is a duplicate or erased after all as such, and the rows that give way."""
+        own: set[Row] = set()
+        while True:
+            present = self._present(given)
+            rejected = {judgement.sequence for judgement in given if not judgement.trajectory}
+            # What this batch takes away keeps nothing from others.
+            staying = {(identity, sequence) for identity, sequence in present if sequence not in rejected}
+            judgements = _without_duplicates(given, staying)
+            accepted = [judgement for judgement in judgements if judgement.trajectory]
+            displaced = _displaced(accepted, staying)
+            if displaced:
+                # Before the content: afterwards nobody could tell any more who was displaced.
+                mark_displaced(self._warehouse, self._stream, [sequence for _, sequence in displaced])
+            fresh = [judgement for judgement in accepted if (judgement.trajectory_id, judgement.sequence) not in own]
+            self._insert(fresh, {identity for identity, _ in present})
+            self._reached("after_content")
+            own |= {(judgement.trajectory_id, judgement.sequence) for judgement in fresh}
+            still_given = _without_erased(given, read_erasures(self._warehouse))
+            if still_given == given and self._present(given) <= present | own:
+                return judgements, displaced
+            # Somebody was erased, or another ingest stored the same trajectories meanwhile. What is erased goes at
+            # once: its version would win over the duplicate that takes its place.
+            late = [now for before, now in zip(given, still_given, strict=True) if now != before]
+            self._remove(self._present_at(late))
+            given = still_given
 
-    def _insert(self, accepted: Sequence[Judgement], present: Present) -> None:
+    def _present(self, judgements: Sequence[Judgement]) -> set[Row]:
+        """The rows of the trajectories that are accepted."""
+        # Without FINAL, which would cost more, and hide the rows that are to give way.
+        ids = [judgement.trajectory_id for judgement in judgements if judgement.trajectory]
+        found = self._of_ids("SELECT trajectory_id, groupUniqArray(sequence) AS sequences FROM trajectories", ids)
+        return {(identity, sequence) for identity, sequences in found.iter_rows() for sequence in sequences}
+
+    def _present_at(self, judgements: Sequence[Judgement]) -> list[Row]:
+        """The rows that the sequences have brought, also those of an ingest that died before the ledger knew."""
+        if not judgements:
+            return []
+        days = [judgement.stream_time.date() for judgement in judgements]
+        found = self._warehouse.query(
+            """
+            SELECT DISTINCT trajectory_id, sequence FROM trajectories
+            WHERE stream = {stream:String} AND sequence IN {sequences:Array(UInt64)}
+                AND toDate(stream_time) BETWEEN {first:Date} AND {last:Date}
+            """,
+            {
+                "stream": self._stream,
+                "sequences": [judgement.sequence for judgement in judgements],
+                "first": min(days),
+                "last": max(days),
+            },
+        )
+        return list(found.iter_rows())
+
+    def _insert(self, accepted: Sequence[Judgement], present: Collection[str]) -> None:
         if not accepted:
             return
         rows = _frame(accepted, self._stream, self._revision)
@@ -115,22 +171,7 @@ class Committer:
             for start in range(0, max(1, len(ids)), _IDS_PER_QUERY)
         )
 
-    def _without_erased(self, judgements: Sequence[Judgement]) -> list[Judgement]:
-        """Take back what belongs to users who were erased since it was judged.
-
-        An erasure writes its tombstone before it deletes: either it is seen here, or it comes to delete what is there.
-        """
-        erasures = read_erasures(self._warehouse)
-        late = {
-            judgement.sequence: judgement
-            for judgement in judgements
-            if is_erased(judgement.users, judgement.stream_time, erasures)
-        }
-        self._remove([(judgement.trajectory_id, sequence) for sequence, judgement in late.items()])
-        return [_of_nobody(judgement) if judgement.sequence in late else judgement for judgement in judgements]
-
-    def _remove(self, rows: Sequence[tuple[str, int]]) -> None:
-        """Delete rows by trajectory and sequence."""
+    def _remove(self, rows: Sequence[Row]) -> None:
         for start in range(0, len(rows), _IDS_PER_QUERY):
             some = rows[start : start + _IDS_PER_QUERY]
             self._warehouse.execute(
@@ -149,13 +190,27 @@ def read_erasures(warehouse: Warehouse) -> Erasures:
     return dict(found.iter_rows())
 
 
-def _without_duplicates(judgements: Sequence[Judgement], present: Present) -> list[Judgement]:
-    """The lowest sequence of a trajectory keeps it; the others become duplicates."""
-    lowest = {identity: min(sequences) for identity, sequences in present.items()}
+def _refuse_other_messages(stream: str, judgements: Sequence[Judgement], known: Mapping[int, Known]) -> None:
     for judgement in judgements:
-        if judgement.trajectory:
-            known = lowest.get(judgement.trajectory_id, judgement.sequence)
-            lowest[judgement.trajectory_id] = min(known, judgement.sequence)
+        before = known.get(judgement.sequence)
+        if before and before.sha256 not in ("", judgement.sha256):
+            raise StreamRecreated(stream, f"{judgement.sequence} is not the message that was ingested")
+
+
+def _without_erased(judgements: Sequence[Judgement], erasures: Erasures) -> list[Judgement]:
+    """Those of users who were erased since they were judged say so, and nothing else."""
+    return [
+        _of_nobody(judgement) if is_erased(judgement.users, judgement.stream_time, erasures) else judgement
+        for judgement in judgements
+    ]
+
+
+def _without_duplicates(judgements: Sequence[Judgement], present: Collection[Row]) -> list[Judgement]:
+    """The lowest sequence of a trajectory keeps it; the others become duplicates."""
+    accepted = [(judgement.trajectory_id, judgement.sequence) for judgement in judgements if judgement.trajectory]
+    lowest: dict[str, int] = {}
+    for identity, sequence in (*present, *accepted):
+        lowest[identity] = min(lowest.get(identity, sequence), sequence)
     return [
         replace(judgement, verdict="duplicate", reason=SAME_TRAJECTORY, trajectory=None)
         if judgement.trajectory and judgement.sequence > lowest[judgement.trajectory_id]
@@ -164,15 +219,10 @@ def _without_duplicates(judgements: Sequence[Judgement], present: Present) -> li
     ]
 
 
-def _displaced(accepted: Sequence[Judgement], present: Present) -> list[tuple[str, int]]:
-    """The rows of higher sequences that give way, by trajectory and sequence."""
-    return [
-        (judgement.trajectory_id, sequence)
-        for judgement in accepted
-        if judgement.trajectory_id in present
-        for sequence in present[judgement.trajectory_id]
-        if sequence > judgement.sequence
-    ]
+def _displaced(accepted: Sequence[Judgement], present: Collection[Row]) -> list[Row]:
+    """The rows of higher sequences that give way."""
+    lowest = {judgement.trajectory_id: judgement.sequence for judgement in accepted}
+    return [(identity, sequence) for identity, sequence in present if sequence > lowest.get(identity, sequence)]
 
 
 def _of_nobody(judgement: Judgement) -> Judgement:

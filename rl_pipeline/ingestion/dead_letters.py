@@ -1,15 +1,17 @@
-"""Dead letters: one per refused sequence, in a stream of their own, with the reason and a redacted excerpt.
+"""Dead letters: one per refused sequence and revision, in a stream of their own, with reason and redacted excerpt.
 
 The ledger says what is refused now, so a message that was accepted after a replay is no longer listed; its letter stays
 in the stream until it ages out. A letter is published on a subject of its own that takes one message only: whatever is
-killed when, and however often a sequence is judged, there is one letter.
+killed when, and however often a sequence is judged under a revision, there is one letter. A newer revision writes its
+own, whose excerpt is redacted by its rules; the older one stays until it ages out, for ingest may not delete.
 """
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.ingestion.judging import Judgement, Refusal
@@ -48,12 +50,12 @@ class DeadLetter:
 def publish_dead_letters(
     messages: Stream, stream: str, judgements: Iterable[Judgement], *, revision: int, now: datetime
 ) -> None:
-    """Publish a letter for every refused message; those that have theirs already keep it."""
+    """Publish a letter for every refused message; those that have one of this revision already keep it."""
     letters = [
         OutgoingMessage(
-            subject=_subject(stream, judgement.sequence),
+            subject=dead_letter_subject(stream, judgement.sequence, revision),
             data=json.dumps(asdict(_letter(stream, judgement, judgement.refusal, revision, now))).encode(),
-            message_id=f"{stream}.{judgement.sequence}",
+            message_id=f"{stream}.{judgement.sequence}.{revision}",
             once_per_subject=True,
         )
         for judgement in judgements
@@ -91,9 +93,9 @@ def list_dead_letters(
 
 
 def show_dead_letter(messages: Stream, stream: str, sequence: int) -> DeadLetter:
-    """The letter of a sequence. Raises `NoDeadLetter`."""
+    """The newest letter of a sequence: the ledger's revision wrote it, if it refuses. Raises `NoDeadLetter`."""
     try:
-        letter = messages.last_on_subject(DEAD_LETTER_STREAM, _subject(stream, sequence))
+        letter = messages.last_on_subject(DEAD_LETTER_STREAM, dead_letter_subject(stream, sequence, "*"))
     except MessageGone:
         raise NoDeadLetter(
             f"there is no dead letter for {stream} {sequence}: it was not refused, or its letter aged out; "
@@ -102,8 +104,15 @@ def show_dead_letter(messages: Stream, stream: str, sequence: int) -> DeadLetter
     return DeadLetter(**json.loads(letter.data))
 
 
-def _subject(stream: str, sequence: int) -> str:
-    return f"agent.rl.dlq.{stream}.{sequence}"
+def dead_letter_subject(stream: str, sequence: int, revision: int | Literal["*"]) -> str:
+    """The subject of a letter, or of a sequence's letters of every revision."""
+    return f"agent.rl.dlq.{stream}.{sequence}.{revision}"
+
+
+def sequence_of_dead_letter(stream: str, subject: str) -> int | None:
+    """The sequence whose letter is on this subject; none where it is no letter of this stream."""
+    found = re.fullmatch(rf"agent\.rl\.dlq\.{re.escape(stream)}\.(\d+)\.\d+", subject)
+    return int(found[1]) if found else None
 
 
 def _letter(stream: str, judgement: Judgement, refusal: Refusal, revision: int, now: datetime) -> DeadLetter:

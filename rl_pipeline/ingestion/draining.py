@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from hashlib import sha256
 
 from rl_pipeline.ingestion.committing import Committer, read_erasures
 from rl_pipeline.ingestion.judging import Judgement
 from rl_pipeline.ingestion.ledger import (
     Known,
+    StreamRecreated,
     current_revision,
     known_rows,
+    last_message,
     rows_of,
     sequences_done,
     unknown_sequences,
@@ -27,7 +30,7 @@ from rl_pipeline.ingestion.reports import DrainReport, Tally
 from rl_pipeline.ingestion.workers import Bench, GetJudgements, Judging, OpenObjects, open_judging
 from rl_pipeline.redaction.policy import RedactionKey, RedactionPolicy
 from rl_pipeline.stores.objects import ObjectsUnavailable
-from rl_pipeline.stores.stream import MessageGone, StoredMessage, Stream
+from rl_pipeline.stores.stream import MessageGone, StoredMessage, Stream, StreamState
 from rl_pipeline.stores.warehouse import Warehouse
 
 POINTS = ("after_read", "after_judging", "after_content", "after_dead_letters", "after_ledger")
@@ -76,11 +79,12 @@ def drain(
 
     `open_raw_objects` opens the store of claims, in every worker; it must be picklable. Trouble with a store is waited
     out three times and then raised; draining the range again resumes it. `reached` hears the name of each of `POINTS`.
+    Raises `StreamRecreated` where the stream is not the one that the ledger knows.
     """
     began = clock()
     bench = Bench(policy, tuple(previous_keys), open_raw_objects)
     ingest = _Ingest(messages, warehouse, stream, bench, workers=workers, clock=clock, sleep=sleep, reached=reached)
-    state = ingest.patiently(partial(messages.state, stream))
+    state = ingest.state()
     first, last = max(first, 1), min(last, state.last_sequence)
     done = ingest.patiently(partial(sequences_done, warehouse, stream, first, last, ingest.revision))
     sequences = max(0, last - first + 1)
@@ -143,6 +147,18 @@ class _Ingest:
             messages, warehouse, stream=stream, revision=self.revision, clock=clock, reached=reached
         )
 
+    def state(self) -> StreamState:
+        """What the stream holds, if it is the one that the ledger knows; else raises `StreamRecreated`."""
+        # The ledger first: while it is read, other ingests go on.
+        sequence, digest = self.patiently(partial(last_message, self._warehouse, self._stream))
+        state = self.patiently(partial(self._messages.state, self._stream))
+        if state.last_sequence < sequence:
+            raise StreamRecreated(self._stream, f"it ends at {state.last_sequence}, and {sequence} is ingested already")
+        for message in self._get([sequence] if sequence else [], []):
+            if sha256(message.data).hexdigest() != digest:
+                raise StreamRecreated(self._stream, f"{sequence} is not the message that was ingested")
+        return state
+
     def run(self, batches: Iterable[_Batch], expected: int) -> Tally:
         """Judge and store the batches in their order, while the next ones are read and judged."""
         tally = Tally()
@@ -186,14 +202,17 @@ class _Ingest:
         for start in range(0, len(sequences), _BATCH_MESSAGES):
             some = sequences[start : start + _BATCH_MESSAGES]
             known = self.patiently(partial(rows_of, self._warehouse, self._stream, some))
-            found: list[StoredMessage] = []
-            for sequence in some:
-                if sequence in known and known[sequence].verdict == "refused":
-                    try:
-                        found.append(self.patiently(partial(self._messages.get, self._stream, sequence)))
-                    except MessageGone:
-                        gone.append(sequence)
-            yield _Batch(found, known)
+            refused = [sequence for sequence in some if sequence in known and known[sequence].verdict == "refused"]
+            yield _Batch(self._get(refused, gone), known)
+
+    def _get(self, sequences: Iterable[int], gone: list[int]) -> list[StoredMessage]:
+        found: list[StoredMessage] = []
+        for sequence in sequences:
+            try:
+                found.append(self.patiently(partial(self._messages.get, self._stream, sequence)))
+            except MessageGone:
+                gone.append(sequence)
+        return found
 
     def _read(self, run: range) -> Iterator[Sequence[StoredMessage]]:
         first = run.start
@@ -224,10 +243,21 @@ class _Ingest:
             except ObjectsUnavailable:
                 judged = self.patiently(partial(self._judge_now, judging, messages))
             self._reached("after_judging")
-            tally.count(self.patiently(partial(self._committer.commit, judged, batch.known)))
+            self._commit(judging, judged, batch.known, tally)
             # Large claims come in parts.
             messages = messages[len(judged) :]
             judgements = partial(self._judge_now, judging, messages)
+
+    def _commit(self, judging: Judging, judged: list[Judgement], known: Mapping[int, Known], tally: Tally) -> None:
+        """Store judgements, and with them, uncounted, those on duplicates that nothing stored stands for any more."""
+        orphans = self.patiently(partial(self._committer.orphans, judged, known))
+        messages = self._get(sorted(orphans), [])
+        together = list(judged)
+        while messages:
+            more = self.patiently(partial(self._judge_now, judging, messages))
+            together, messages = together + more, messages[len(more) :]
+        stored = self.patiently(partial(self._committer.commit, together, {**known, **orphans} if orphans else known))
+        tally.count(stored[: len(judged)])
 
     def _time_after(self, sequence: int) -> datetime:
         """When the stream stored the first message after a sequence; now, where there is none."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.ingestion.archive import archived_objects, rewrite_without
 from rl_pipeline.ingestion.archive_files import downloaded, read_frames
-from rl_pipeline.ingestion.dead_letters import DEAD_LETTER_STREAM
+from rl_pipeline.ingestion.dead_letters import DEAD_LETTER_STREAM, sequence_of_dead_letter
 from rl_pipeline.ingestion.erased_rows import delete_rows, trajectories_to_delete
 from rl_pipeline.ingestion.holding import datasets_holding
 from rl_pipeline.ingestion.judging import user_placeholders
@@ -258,7 +258,7 @@ def _erase_trajectory_messages(
         for message in batch:
             is_marked = message.sequence in known and known[message.sequence].revision == ERASED_REVISION
             try:
-                found = owner.ownership(message.data)
+                found = owner.ownership(message.subject, message.data)
             except ClaimUnreadable as unreadable:
                 taken.unreadable += [] if is_marked else [message.sequence]
                 found = Ownership(False, unreadable.key)
@@ -280,20 +280,24 @@ def _erase_trajectory_messages(
 def _erase_dead_letters(messages: Stream, warehouse: Warehouse, stream: str, reached: Callable[[str], None]) -> int:
     """Erase the letters of whatever the ledger says is erased: also those that ingest wrote meanwhile."""
     erased = 0
-    prefix = f"agent.rl.dlq.{stream}."
     state = messages.state(DEAD_LETTER_STREAM)
     for batch in messages.read(DEAD_LETTER_STREAM, state.first_sequence, state.last_sequence, _BATCH_MESSAGES):
-        letters = {letter.subject.removeprefix(prefix): letter for letter in batch if letter.subject.startswith(prefix)}
+        letters = [(sequence_of_dead_letter(stream, letter.subject), letter) for letter in batch]
         gone = warehouse.query(
             """
-            SELECT toString(sequence) AS sequence FROM trajectory_ledger FINAL
+            SELECT DISTINCT sequence FROM trajectory_ledger FINAL
             WHERE stream = {stream:String} AND sequence IN {sequences:Array(UInt64)}
                 AND verdict = 'erased' AND revision = {revision:UInt32}
             """,
-            {"stream": stream, "sequences": [int(number) for number in letters], "revision": ERASED_REVISION},
+            {
+                "stream": stream,
+                "sequences": sorted({sequence for sequence, _ in letters if sequence is not None}),
+                "revision": ERASED_REVISION,
+            },
         )
-        for number in gone["sequence"]:
-            erased += messages.erase(DEAD_LETTER_STREAM, letters[number].sequence)
+        sequences = set(gone["sequence"])
+        for letter in (letter for sequence, letter in letters if sequence in sequences):
+            erased += messages.erase(DEAD_LETTER_STREAM, letter.sequence)
             reached("after_dead_letter")
     return erased
 
@@ -303,7 +307,7 @@ def _erase_feedback(messages: Stream, owner: MessageOwner, stream: str, reached:
     state = messages.state(stream)
     for batch in messages.read(stream, state.first_sequence, state.last_sequence, _BATCH_MESSAGES):
         for message in batch:
-            if owner.owns(message.data):
+            if owner.owns(message.subject, message.data):
                 erased += messages.erase(stream, message.sequence)
                 reached("after_feedback")
     return erased

@@ -2,12 +2,18 @@
 
 Whatever leaves this module was redacted here: rows, identifiers, reasons and excerpts. Headers can be written by
 anyone, so they too are kept only where nothing in them is sensitive.
+
+A user's id is replaced wherever a message names its users. In the texts of a trajectory it is replaced where it is the
+whole text, and within texts only if it is distinctive: one of fewer than eight characters, an ordinary word or a short
+number stays there, because it mostly means something else; and one that is also a word of the contract, such as
+`success`, stays everywhere but in the fields of users. In excerpts it is replaced however short it is.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from hashlib import sha256
 from typing import Any
 
@@ -23,10 +29,11 @@ from rl_pipeline.contracts import (
     read_claimed_trajectory,
 )
 from rl_pipeline.contracts.fields import IDENTIFIER_PATTERN, UUID_PATTERN
-from rl_pipeline.contracts.registry import validated
+from rl_pipeline.contracts.registry import CONTRACT_NAMES, validated
 from rl_pipeline.ingestion.enrichment import Enrichment, enrich
-from rl_pipeline.ingestion.excerpts import excerpt_of, lenient_tree
+from rl_pipeline.ingestion.excerpts import excerpt_of, lenient_tree, without_known
 from rl_pipeline.ingestion.ledger import Verdict
+from rl_pipeline.ingestion.ownership import Named, named_anywhere, replace_users, users_of
 from rl_pipeline.redaction.placeholders import PLACEHOLDER, placeholder
 from rl_pipeline.redaction.policy import RedactionKey
 from rl_pipeline.redaction.randomness import surprise
@@ -66,7 +73,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A message's fate. `users` are the placeholders of its user under the current and the earlier keys."""
+    """A message's fate. `users` are the placeholders of its users under the current and the earlier keys."""
 
     sequence: int
     stream_time: datetime
@@ -96,43 +103,44 @@ def judge(
     try:
         trajectory = _read(message, fetch_claim)
     except _Unreadable as unreadable:
-        user_id, opted_out = _lenient_user(unreadable.content)
-        gone = _of_nobody(message, keys, erasures, user_id, opted_out)
-        return gone or _refused(message, redactor, keys, unreadable.error, user_id)
-    user_id = _user_of(trajectory)
-    gone = _of_nobody(message, keys, erasures, user_id, trajectory.opted_out)
+        named = named_anywhere(message.data)
+        if unreadable.content is not message.data:
+            named |= named_anywhere(unreadable.content)
+        gone = _of_nobody(message, keys, erasures, named)
+        return gone or _refused(message, redactor, keys, unreadable.error, named.users)
+    tree = trajectory.model_dump(mode="json")
+    users = users_of(tree)
+    gone = _of_nobody(message, keys, erasures, Named(users, trajectory.opted_out))
     if gone:
         return gone
     try:
-        stored = _stored(trajectory, redactor, keys[0])
+        stored = _stored(trajectory, tree, users, redactor, keys[0])
     except SensitiveKey:
         advice = (
             "name fields for what they hold: a field's name is kept as it is, and this one holds something sensitive"
         )
         error = ContractError("sensitive_key", "$", "object", advice)
-        return _refused(message, redactor, keys, error, user_id)
+        return _refused(message, redactor, keys, error, users)
     except ContractError as broken:
         advice = "leave out what had to be replaced by a placeholder there"
         error = ContractError("redaction_broke_contract", broken.path, broken.value_type, advice)
-        return _refused(message, redactor, keys, error, user_id)
+        return _refused(message, redactor, keys, error, users)
     return Judgement(
         **_seen(message),
         verdict="accepted",
-        message_id=_kept(message.message_id, redactor, user_id, trajectory.trajectory_id),
+        message_id=_kept(message.message_id, redactor, users, trajectory.trajectory_id),
         trajectory_id=trajectory.trajectory_id,
-        publisher=_kept(message.headers.get(PUBLISHER_HEADER), redactor, user_id),
-        users=user_placeholders(user_id, keys),
+        publisher=_kept(message.headers.get(PUBLISHER_HEADER), redactor, users),
+        users=_placeholders(users, keys),
         trajectory=stored,
     )
 
 
-def user_placeholders(user_id: str | None, keys: Sequence[RedactionKey]) -> tuple[str, ...]:
+def user_placeholders(user_id: str, keys: Sequence[RedactionKey]) -> tuple[str, ...]:
     """What stands for a user under each of the keys; an id that the edge has replaced already stands for itself."""
-    if user_id is None:
-        return ()
     if PLACEHOLDER.fullmatch(user_id):
         return (user_id,)
-    return tuple(placeholder(key, "USER", user_id.encode()) for key in keys)
+    return tuple(placeholder(key, "USER", user_id.encode("utf-8", "surrogatepass")) for key in keys)
 
 
 def is_erased(users: Sequence[str], stream_time: datetime, erasures: Erasures) -> bool:
@@ -165,20 +173,19 @@ def _read(message: StoredMessage, fetch_claim: FetchClaim) -> Trajectory:
     raise _Unreadable(refused, content)
 
 
-def _stored(trajectory: Trajectory, redactor: Redactor, key: RedactionKey) -> StoredTrajectory:
-    user_id = _user_of(trajectory)
-    users = user_placeholders(user_id, [key])
-    tree = trajectory.model_dump(mode="json")
-    for part in (tree["task_context"], tree["metadata"]):
-        if user_id is not None and part.get("user_id") == user_id:
-            part["user_id"] = users[0]
-    redacted = redactor.redact(tree, known=_known(user_id))
+def _stored(
+    trajectory: Trajectory, tree: dict[str, Any], users: Sequence[str], redactor: Redactor, key: RedactionKey
+) -> StoredTrajectory:
+    """What is stored of the trajectory, which `tree` is too; `users` are all that it names, its own first."""
+    replace_users(tree, lambda user_id: user_placeholders(user_id, [key])[0])
+    known = {user_id: kind for user_id, kind in _known(users).items() if user_id not in _contract_words()}
+    redacted = redactor.redact(tree, known=known)
     if redacted.counts or users:
         trajectory = validated(Trajectory, redacted.tree)
     document = trajectory.model_dump_json()
     counts = sorted(redacted.counts.items())
     return StoredTrajectory(
-        user=users[0] if users else "",
+        user=user_placeholders(users[0], [key])[0] if users else "",
         enrichment=enrich(trajectory, len(document)),
         document=document,
         rules=tuple(rule for rule, _ in counts),
@@ -186,17 +193,36 @@ def _stored(trajectory: Trajectory, redactor: Redactor, key: RedactionKey) -> St
     )
 
 
-def _known(user_id: str | None) -> dict[str, str]:
-    return {} if user_id is None or PLACEHOLDER.fullmatch(user_id) else {user_id: "USER"}
+def _known(users: Sequence[str]) -> dict[str, str]:
+    return {user_id: "USER" for user_id in users if not PLACEHOLDER.fullmatch(user_id)}
+
+
+def _placeholders(users: Sequence[str], keys: Sequence[RedactionKey]) -> tuple[str, ...]:
+    return tuple(found for user_id in users for found in user_placeholders(user_id, keys))
+
+
+@cache
+def _contract_words() -> frozenset[str]:
+    """The names and the values that the contract itself writes: a trajectory without them would be refused."""
+    words = set(CONTRACT_NAMES)
+    waiting: list[Any] = [Trajectory.model_json_schema()]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, dict):
+            words.update(value for value in (*found.get("enum", ()), found.get("const")) if isinstance(value, str))
+            waiting.extend(found.values())
+        elif isinstance(found, list):
+            waiting.extend(found)
+    return frozenset(words)
 
 
 def _of_nobody(
-    message: StoredMessage, keys: Sequence[RedactionKey], erasures: Erasures, user_id: str | None, opted_out: bool
+    message: StoredMessage, keys: Sequence[RedactionKey], erasures: Erasures, named: Named
 ) -> Judgement | None:
     """The judgement on a message of which nothing may be kept, if it is one."""
-    if is_erased(user_placeholders(user_id, keys), message.time, erasures):
+    if is_erased(_placeholders(named.users, keys), message.time, erasures):
         return Judgement(**_seen(message), verdict="erased", reason="user_erased")
-    if opted_out:
+    if named.opted_out:
         return Judgement(**_seen(message), verdict="opted_out", reason="user_opted_out")
     return None
 
@@ -206,18 +232,22 @@ def _refused(
     redactor: Redactor,
     keys: Sequence[RedactionKey],
     error: ContractError,
-    user_id: str | None,
+    users: Sequence[str],
 ) -> Judgement:
-    subject = message.subject if message.subject in ALL_TOPICS else redactor.redact_text(message.subject).text
+    # A valid trajectory may name others than its own users, and an excerpt shows nobody.
+    known = _known((*users, *named_anywhere(message.data).users))
+    subject = message.subject
+    if subject not in ALL_TOPICS:
+        subject = without_known(redactor.redact_text(subject).text, redactor, known)
     return Judgement(
         **_seen(message),
         verdict="refused",
         reason=error.limit,
-        message_id=_kept(message.message_id, redactor, user_id),
-        trajectory_id=_lenient_trajectory_id(message.data),
-        publisher=_kept(message.headers.get(PUBLISHER_HEADER), redactor, user_id),
-        users=user_placeholders(user_id, keys),
-        refusal=Refusal(subject, error.path, error.advice, excerpt_of(message.data, redactor, _known(user_id))),
+        message_id=_kept(message.message_id, redactor, tuple(known)),
+        trajectory_id=_lenient_trajectory_id(message.data, known),
+        publisher=_kept(message.headers.get(PUBLISHER_HEADER), redactor, tuple(known)),
+        users=_placeholders(users, keys),
+        refusal=Refusal(subject, error.path, error.advice, excerpt_of(message.data, redactor, known)),
     )
 
 
@@ -230,12 +260,12 @@ def _seen(message: StoredMessage) -> dict[str, Any]:
     }
 
 
-def _kept(value: str | None, redactor: Redactor, user_id: str | None, trajectory_id: str | None = None) -> str:
+def _kept(value: str | None, redactor: Redactor, users: Sequence[str], trajectory_id: str | None = None) -> str:
     """A header's value, if it is an identifier in which nothing is sensitive and that reads like words, else nothing.
 
     A secret that stands alone has no form: what reads as if it was drawn at random is kept only where it is a UUID.
     """
-    if value is None or not _IDENTIFIER.fullmatch(value) or (user_id is not None and user_id in value):
+    if value is None or not _IDENTIFIER.fullmatch(value) or any(user_id in value for user_id in users):
         return ""
     if value == trajectory_id:
         return value
@@ -243,27 +273,9 @@ def _kept(value: str | None, redactor: Redactor, user_id: str | None, trajectory
     return value if surprise(words.encode()) < _READS_LIKE_WORDS and redactor.redact_text(value).text == value else ""
 
 
-def _user_of(trajectory: Trajectory) -> str | None:
-    """Whose trajectory it is, wherever the publisher said so."""
-    elsewhere = (trajectory.metadata.model_extra or {}).get("user_id")
-    return trajectory.task_context.user_id or (elsewhere if isinstance(elsewhere, str) and elsewhere else None)
-
-
-def _lenient_payload(data: bytes) -> Mapping[str, Any]:
+def _lenient_trajectory_id(data: bytes, users: Collection[str]) -> str:
     tree = lenient_tree(data, CLAIMED_LIMITS.max_bytes)
     if isinstance(tree, dict) and isinstance(tree.get("payload"), dict):
         tree = tree["payload"]
-    return tree if isinstance(tree, dict) else {}
-
-
-def _lenient_trajectory_id(data: bytes) -> str:
-    found = _lenient_payload(data).get("trajectory_id")
-    return found.lower() if isinstance(found, str) and _UUID.fullmatch(found) else ""
-
-
-def _lenient_user(data: bytes) -> tuple[str | None, bool]:
-    """The user of a message that is no trajectory, and whether it says that it must not be collected."""
-    payload = _lenient_payload(data)
-    parts = [part for part in (payload.get("task_context"), payload.get("metadata")) if isinstance(part, dict)]
-    user_id = next((part["user_id"] for part in parts if isinstance(part.get("user_id"), str)), None)
-    return user_id or None, any(part.get("opt_out") for part in parts)
+    found = tree.get("trajectory_id") if isinstance(tree, dict) else None
+    return found.lower() if isinstance(found, str) and _UUID.fullmatch(found) and found not in users else ""

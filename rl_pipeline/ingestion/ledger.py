@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from rl_pipeline.errors import PipelineError
 from rl_pipeline.ingestion.enrichment import ENRICHMENT_VERSION
 from rl_pipeline.stores.warehouse import Warehouse
 
@@ -25,6 +26,16 @@ _UNKNOWN = """
         WHERE stream = {stream:String} AND sequence BETWEEN {first:UInt64} AND {last:UInt64}
     )
     """
+
+
+class StreamRecreated(PipelineError):
+    """The stream has other messages under the sequences that the ledger knows: nothing of it can be ingested."""
+
+    def __init__(self, stream: str, sign: str) -> None:
+        super().__init__(
+            f"{stream} was deleted and created again, or is an older copy: {sign}; "
+            "restore the stream that was ingested before, or set CLICKHOUSE_DATABASE to a new database"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,8 @@ class Known:
     revision: int
     verdict: str
     trajectory_id: str
+    sha256: str
+    """Empty where there was no message to read, or its user was erased."""
 
 
 def write_rows(warehouse: Warehouse, stream: str, rows: Sequence[LedgerRow]) -> None:
@@ -122,6 +135,24 @@ def rows_of(warehouse: Warehouse, stream: str, sequences: Sequence[int]) -> Mapp
     return _known(warehouse, condition, {"stream": stream, "sequences": list(sequences)})
 
 
+def duplicates_of(warehouse: Warehouse, stream: str, trajectory_ids: Sequence[str]) -> Mapping[int, Known]:
+    """The sequences that repeat one of some hundred trajectories."""
+    condition = "verdict = 'duplicate' AND trajectory_id IN {ids:Array(String)}"
+    return _known(warehouse, condition, {"stream": stream, "ids": list(trajectory_ids)})
+
+
+def last_message(warehouse: Warehouse, stream: str) -> tuple[int, str]:
+    """The highest sequence of which the ledger has seen the message, and the message's digest; 0 for none."""
+    found = warehouse.query(
+        """
+        SELECT sequence, sha256 FROM trajectory_ledger
+        WHERE stream = {stream:String} AND sha256 != '' ORDER BY stream DESC, sequence DESC LIMIT 1
+        """,
+        {"stream": stream},
+    )
+    return found.row(0) if found.height else (0, "")
+
+
 def ledger_watermark(warehouse: Warehouse, stream: str) -> int:
     """The sequence up to which the ledger has every sequence from 1 on; 0 when it lacks the first."""
     found = warehouse.query(
@@ -162,9 +193,9 @@ def current_revision(warehouse: Warehouse, fingerprint: str) -> int:
 
 
 def _known(warehouse: Warehouse, condition: str, parameters: Mapping[str, Any]) -> Mapping[int, Known]:
-    select = "SELECT sequence, revision, verdict, trajectory_id FROM trajectory_ledger FINAL"
+    select = "SELECT sequence, revision, verdict, trajectory_id, sha256 FROM trajectory_ledger FINAL"
     found = warehouse.query(f"{select} WHERE stream = {{stream:String}} AND {condition}", parameters)
-    return {sequence: Known(revision, verdict, identity) for sequence, revision, verdict, identity in found.iter_rows()}
+    return {sequence: Known(*row) for sequence, *row in found.iter_rows()}
 
 
 def _parameters(stream: str, sequences: range) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
+from rl_pipeline.ingestion.ledger import StreamRecreated
 from rl_pipeline.stores.stream import Stream
 from rl_pipeline.stores.warehouse import Warehouse
 
@@ -38,9 +39,12 @@ class StreamObservation:
 def observe(messages: Stream, stream: str, *, ingested_up_to: int, now: datetime) -> StreamObservation:
     """Compare the stream with the ledger's watermark, the sequence up to which everything has been ingested.
 
-    `lag` counts messages, not sequences: what was erased or overrun waits for nobody.
+    `lag` counts messages, not sequences: what was erased or overrun waits for nobody. The watermark is read before this
+    is called. Raises `StreamRecreated` when it is beyond the end of the stream.
     """
     state = messages.state(stream)
+    if state.last_sequence < ingested_up_to:
+        raise StreamRecreated(stream, f"it ends at {state.last_sequence}, and {ingested_up_to} is ingested already")
     first_waiting = max(ingested_up_to + 1, state.first_sequence)
     gaps = messages.gaps(stream, first_waiting, state.last_sequence) if state.deleted else ()
     lag = max(0, state.last_sequence - first_waiting + 1 - sum(map(len, gaps)))

@@ -56,9 +56,9 @@ _CERTAIN = {
         account_number routing_number medical_record_number date_of_birth birth_date birthdate birthday dob
     """,
     "NAME": """
-        first_name last_name middle_name full_name given_name family_name surname maiden_name real_name legal_name
+        first_name last_name middle_name given_name family_name surname maiden_name real_name legal_name
         patient_name customer_name contact_name cardholder_name card_holder employee_name person_name account_holder
-        passenger_name author_name recipient_name
+        passenger_name recipient_name
     """,
     "PHONE": "phone phone_number phone_no mobile_number mobile_phone cell_phone telephone telephone_number fax_number",
     "ADDRESS": """
@@ -68,6 +68,8 @@ _CERTAIN = {
 }
 _UNCERTAIN = {
     "PASSWORD": "pwd",  # also the working directory
+    "NAME": "full_name author_name",  # also of a package, a class, a repository
+    "PHONE": "mobile cell tel fax",  # also a device, a part of a table
     "SECRET": "token tokens pass auth credential credentials otp dsn ssh_key gpg_key pgp_key session_key user_key",
     "API_KEY": " ".join(
         f"{owner}_key"
@@ -170,28 +172,41 @@ _MESSAGE = re.compile(
 )
 _LOOKS_SECRET = re.compile(r"(?=\S*[0-9])(?=\S*[A-Za-z])\S{8,}|[A-Za-z0-9+/=_.~-]{24,}")
 _PATH_OR_URL = re.compile(r"(?:[a-z][a-z0-9+.-]*://|~?/|\.{1,2}/|[A-Za-z]:\\).*", re.IGNORECASE | re.DOTALL)
+_FILE = re.compile(r"(?:~|\.{1,2}|[A-Za-z]:)?[\w./\\-]{1,160}\.[a-z0-9]{2,4}", re.IGNORECASE)
+_PHONE_NUMBER = re.compile(r"\+?[0-9 ()./-]{7,24}")
+# A capital, a space, or a script without capitals: `numpy` and `pandas.core.frame` are no people.
+_WRITTEN_AS_A_NAME = re.compile(r"[A-Z\s]|[^\x00-\x7f]")
 _SECRET_PART = re.compile(
     r"\s*(?:(?:bearer|basic|token|digest|negotiate|apikey|api-key|bot)(?:\s+|\Z))?(?P<secret>.*?)\s*",
     re.IGNORECASE | re.DOTALL,
 )
 
-
-_JUDGED_BY_LOOKS = frozenset({"NAME", "ADDRESS", "PHONE"})
+JUDGED_BY_LOOKS = frozenset({"NAME", "ADDRESS", "PHONE"})
+"""Kinds whose values must look like one whatever the name says."""
 
 
 def is_sensitive_value(name: FieldName, text: str) -> bool:
     """Whether the text under such a name is the thing itself, and no reference, mask or message about it."""
     if _REFERENCE.fullmatch(text):
         return False
-    if (not name.certain or name.kind in _JUDGED_BY_LOOKS) and PLACEHOLDER.search(text):
+    if (not name.certain or name.kind in JUDGED_BY_LOOKS) and PLACEHOLDER.search(text):
         return False  # it was judged before: what is left of it looks different now
-    if name.kind == "PHONE":
-        return sum(character.isdigit() for character in text) >= 5
-    if name.kind in {"NAME", "ADDRESS"}:
-        return any(character.isalpha() for character in text) and "/" not in text
+    if name.kind in JUDGED_BY_LOOKS:
+        return _looks_like(name, text)
+    if name.kind == "PRIVATE_KEY" and _FILE.fullmatch(text):
+        return False
     if " " in text and _MESSAGE.search(text):
         return False
     return name.certain or (_LOOKS_SECRET.fullmatch(text) is not None and not _PATH_OR_URL.fullmatch(text))
+
+
+def _looks_like(name: FieldName, text: str) -> bool:
+    if name.kind == "PHONE":
+        digits = sum(character.isdigit() for character in text)
+        return digits >= 5 if name.certain else digits >= 7 and _PHONE_NUMBER.fullmatch(text) is not None
+    if name.kind == "NAME" and not name.certain and not _WRITTEN_AS_A_NAME.search(text):
+        return False
+    return any(character.isalpha() for character in text) and "/" not in text
 
 
 def secret_span(text: str) -> tuple[int, int]:
@@ -212,6 +227,6 @@ def is_schema(value: dict[str, object]) -> bool:
     return (isinstance(kind, str) and kind in _SCHEMA_TYPES) or not _SCHEMA_WORDS.isdisjoint(value)
 
 
-PAIR_NAMES = ("name", "key", "Name", "Key", "parameter", "header", "field", "variable", "ParameterKey")
-PAIR_VALUES = frozenset({"value", "Value", "ParameterValue"})
+PAIR_NAMES = ("name", "key", "Name", "Key", "parameter", "header", "field", "variable", "ParameterKey", "id", "label")
+PAIR_VALUES = frozenset({"value", "Value", "val", "ParameterValue"})
 """`{"name": "API_KEY", "value": "…"}`: the name of the value is itself a value."""

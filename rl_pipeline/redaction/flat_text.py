@@ -1,13 +1,16 @@
-"""Sensitive values in text that nobody could parse: all that follows a sensitive name, with no second look.
+"""Sensitive values in text that follow a sensitive name.
 
-A dead letter's excerpt may be cut anywhere, so a quote, a bracket or a key's last line may be missing: what is open
-then reaches to the end of the text.
+In text that nobody could parse, `named_values` takes all that follows, with no second look: a dead letter's excerpt may
+be cut anywhere, so a quote, a bracket or a key's last line may be missing: what is open then reaches to the end of the
+text. In JSON inside a string, `quoted_values` judges what it finds as in a tree.
 """
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
-from rl_pipeline.redaction.field_names import sensitive_name
+from rl_pipeline.redaction.field_names import FieldName, is_sensitive_value, secret_span, sensitive_name
+from rl_pipeline.redaction.passage import decoded, encoded
 
 # A name, its closing quote, and what leads to the value: `"name": `, `name=`, `name => `, `--name value`.
 _NAMED = re.compile(
@@ -19,6 +22,12 @@ _PAIR = re.compile(
     rb"(?:name|key)\\*[\"']\s*:\s*\\*[\"'](?P<name>[\w.-]{2,64}+)\\*[\"']\s*,\s*\\*[\"']value\\*[\"']\s*:\s*",
     re.IGNORECASE,
 )
+_QUOTED_PAIR = re.compile(rb'"(?P<name>[A-Za-z_][\w.-]{1,63})(?P<escapes>\\*)"\s{0,8}:\s{0,8}(?P=escapes)"')
+_QUOTED_NAME = re.compile(rb"[A-Za-z_][\w.-]{1,63}")
+# What may be kept from one call to the next: no secret is made of letters alone.
+_PLAIN_NAME = re.compile(rb"[A-Za-z_-]{2,40}")
+_QUOTE = re.compile(rb'(?<!\\)(?P<escapes>\\*+)"|(?P<nul>\x00)')
+_LONGEST_QUOTED_NAME = 72
 _OPENS = re.compile(rb"(?P<escapes>\\*)(?P<quote>[\"'`])")
 _BARE = re.compile(rb"(?:(?:bearer|basic|token|digest|bot)\s+)?[^\s\x00,;&\"'`<>)\]}\\]+", re.IGNORECASE)
 _PRIVATE_KEY = re.compile(
@@ -47,6 +56,47 @@ def named_values(buffer: bytes) -> Iterator[tuple[int, int, str]]:
             if buffer[start:end].strip():
                 yield start, end, name.kind
                 position = max(position, end)
+
+
+def quoted_values(buffer: bytes) -> Iterator[tuple[int, int, str]]:
+    """Start, end and kind of the texts that JSON inside a string holds under sensitive names, however often escaped."""
+    # Most buffers have no such name: all names at once are far quicker than a look at each place.
+    names = {before[before.rfind(b'"', -_LONGEST_QUOTED_NAME) + 1 :] for before in buffer.split(b'":')[:-1]}
+    if not any(map(_name_of, names)):
+        return
+    for pair in _QUOTED_PAIR.finditer(buffer):
+        name = _name_of(pair["name"])
+        if name is None:
+            continue
+        first, last = _quoted(buffer, pair.end(), len(pair["escapes"]))
+        value = buffer[first:last]
+        text = decoded(value)
+        if value != pair["name"] and is_sensitive_value(name, text):
+            start, end = secret_span(text)
+            if start < end:
+                yield first + len(encoded(text[:start])), last - len(encoded(text[end:])), name.kind
+
+
+def _name_of(quoted_name: bytes) -> FieldName | None:
+    name = quoted_name.rstrip(b"\\")
+    if _PLAIN_NAME.fullmatch(name):
+        return _name_of_letters(name)
+    return sensitive_name(name.decode()) if _QUOTED_NAME.fullmatch(name) else None
+
+
+@lru_cache(maxsize=4096)
+def _name_of_letters(name: bytes) -> FieldName | None:
+    return sensitive_name(name.decode())
+
+
+def _quoted(buffer: bytes, start: int, escapes: int) -> tuple[int, int]:
+    """The rest of a string whose own quotes have so many backslashes; nothing if it does not end in its segment."""
+    for quote in _QUOTE.finditer(buffer, start):
+        if quote["nul"]:
+            break
+        if len(quote["escapes"]) % (2 * (escapes + 1)) == escapes:
+            return start, quote.end() - 1 - escapes
+    return start, start
 
 
 def _leads(buffer: bytes, match: re.Match[bytes]) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.redaction.field_names import (
+    JUDGED_BY_LOOKS,
     PAIR_NAMES,
     PAIR_VALUES,
     SCHEMA_VALUES,
@@ -21,8 +22,10 @@ from rl_pipeline.redaction.field_names import (
 
 _LEAST_NUMBER = 10**8
 """Smaller numbers say nothing without the name of their field."""
+_MOST_NUMBER = 10**600
 _NUMBERS = frozenset({int, float})
 _TEXT = frozenset({str})
+_LONGEST_ARGUMENTS = 64
 _MOST_CACHED_NAMES = 20_000
 _LONGEST_CACHED_NAME = 64
 
@@ -108,7 +111,7 @@ class Leaves:
             else:
                 kinds = set(map(type, container))
                 if kinds == _TEXT:
-                    texts += container
+                    texts += self._without_arguments(index, container)
                     continue
                 if _says_nothing(container, kinds):
                     continue
@@ -122,7 +125,7 @@ class Leaves:
                     add_parent((index, key))
                 elif kind is int or kind is float:
                     if not -_LEAST_NUMBER < value < _LEAST_NUMBER and _is_long_number(value):
-                        add_text(str(int(value)))
+                        self._add_number(index, key, int(value))
                 elif value is not None and kind is not bool:
                     raise NotJson(f"a value of type {kind.__name__} is no JSON: decode the message first")
 
@@ -137,7 +140,7 @@ class Leaves:
                     (key, value) for key, value in enumerate(container) if not self._take(index, key, value, above)
                 )
             return
-        described = above is not None and is_schema(container)
+        described = above is not None and (not above.certain or is_schema(container))
         for key, value in container.items():
             if type(key) is not str:
                 raise NotJson("the name of a field is no text: decode the message first")
@@ -149,6 +152,30 @@ class Leaves:
             if name is None or not self._take(index, key, value, name):
                 yield key, value
 
+    def _add_number(self, index: int, key: str | int, number: int) -> None:
+        if -_MOST_NUMBER < number < _MOST_NUMBER:
+            self.texts.append(str(number))
+        else:  # Python refuses to write it, so nobody can look into it
+            self.fields.append(SensitiveField(index, key, "SECRET", hex(number)))
+
+    def _without_arguments(self, index: int, texts: list[str]) -> list[str]:
+        """The texts without the values in arguments (`--password`, its value) and in a pair (a header)."""
+        if len(texts) > _LONGEST_ARGUMENTS:
+            return texts
+        options = [at for at, text in enumerate(texts) if text[:2] == "--"] if "--" in "".join(texts) else []
+        taken = set()
+        for at in options if options or len(texts) != 2 else [0]:
+            name = sensitive_name(texts[at]) if at + 1 < len(texts) else None
+            if name is None or texts[at + 1][:1] == "-":
+                continue
+            if not options:  # two words beside each other may be anything
+                name = FieldName(name.kind, certain=False)
+                if name.kind in JUDGED_BY_LOOKS:
+                    continue
+            if self._take(index, at + 1, texts[at + 1], name):
+                taken.add(at + 1)
+        return [text for at, text in enumerate(texts) if at not in taken] if taken else texts
+
     def _take(self, index: int, key: str | int, value: Any, name: FieldName) -> bool:
         """Note the value if it is sensitive for its name; a container passes the name on.
 
@@ -157,12 +184,12 @@ class Leaves:
         kind = type(value)
         if value == key:
             return False
-        if kind is str or (kind in {int, float} and name.certain):
+        if kind is str or (kind in _NUMBERS and name.certain and not _is_count(key, value, name)):
             text = str(value)
             if is_sensitive_value(name, text):
                 self.fields.append(SensitiveField(index, key, name.kind, text))
                 return True
-        elif (kind is dict or kind is list) and name.certain:
+        elif kind is dict or (kind is list and name.certain):
             self._inherited[len(self._containers)] = name
         return False
 
@@ -195,6 +222,14 @@ def _says_nothing(numbers: list[Any], kinds: set[type]) -> bool:
     if not kinds <= _NUMBERS:
         return False
     return not numbers or (min(numbers) > -_LEAST_NUMBER and max(numbers) < _LEAST_NUMBER)
+
+
+def _is_count(key: str | int, value: float, name: FieldName) -> bool:
+    """Whether a number tells how many there are, or which one: keys are no small numbers, nothing is a fraction."""
+    if abs(value) >= _MOST_NUMBER or (type(value) is float and not value.is_integer()):
+        return True
+    few = abs(value) < _LEAST_NUMBER
+    return few and (name.kind in {"API_KEY", "PRIVATE_KEY", "JWT"} or (type(key) is str and key[-1:] in {"s", "S"}))
 
 
 def _is_long_number(value: Any) -> bool:

@@ -6,20 +6,35 @@ from collections.abc import Collection, Iterator
 
 _SECRETS = frozenset({"API_KEY", "PASSWORD", "PRIVATE_KEY", "JWT", "SECRET"})
 _ONE_WORD = re.compile(rb"[^\W\d_]+", re.ASCII)
+_DIGIT = re.compile(rb"[0-9]")
+_LETTERS_AND_DIGITS = re.compile(rb"(?=.*[0-9])(?=.*[A-Za-z]).+", re.DOTALL)
 _WORD_BYTES = bytes(byte for byte in range(256) if byte >= 0x80 or chr(byte).isalnum() or byte == 0x5F)
 _WORD = frozenset(_WORD_BYTES)
+# How characters begin, in UTF-8, that no word goes on with: signs, and the scripts that put no spaces between words.
+_ALONE = frozenset({0xC2, 0xE2, *range(0xE3, 0xF5)})
 # Where a whole word or a sign begins: the only places to look when there are too many values to look for each.
-_TOKEN_START = re.compile(rb"(?<![\w\x80-\xff])[\w\x80-\xff]|[^\w\x80-\xff\s]")
+_TOKEN_START = re.compile(
+    rb"(?<![\w\x80-\xff])[\w\x80-\xff]|[^\w\x80-\xff\s]|(?<=[\x80-\xbf])[\w\xc2-\xf4]|[\xc2\xe2-\xf4]"
+)
 _PREFIX = 8
+LONG = 64
+"""From here on a value is the same value inside a longer word too, and need not be compared byte by byte again."""
 # Up to here (bytes times values) one search for each value is quicker than a look at each word.
 _WORK_OF_SEARCHES = 1 << 27
 
 
 def is_bounded(buffer: bytes, start: int, end: int) -> bool:
     """Whether no word goes on across either end."""
-    if start > 0 and buffer[start] in _WORD and buffer[start - 1] in _WORD:
+    if start > 0 and _is_word(buffer, start) and _is_word(buffer, start - 1):
         return False
-    return not (end < len(buffer) and buffer[end - 1] in _WORD and buffer[end] in _WORD)
+    return not (end < len(buffer) and _is_word(buffer, end - 1) and _is_word(buffer, end))
+
+
+def _is_word(buffer: bytes, offset: int) -> bool:
+    """Whether the character that holds the byte belongs to words that have boundaries."""
+    while offset > 0 and buffer[offset] & 0xC0 == 0x80:
+        offset -= 1
+    return buffer[offset] in _WORD and buffer[offset] not in _ALONE
 
 
 def is_distinctive(value: bytes) -> bool:
@@ -33,10 +48,14 @@ def is_distinctive(value: bytes) -> bool:
     return any(byte in _WORD for byte in value)
 
 
+def is_short_secret(value: bytes, kind: str) -> bool:
+    """Whether `value` is too short to be distinctive, but a secret that nobody writes by accident (`hunter2`)."""
+    return kind in _SECRETS and 6 <= len(value) < 8 and _LETTERS_AND_DIGITS.fullmatch(value) is not None
+
+
 def needs_boundaries(value: bytes, kind: str) -> bool:
     """A long secret is one inside a longer word too (`%3Asecret%40`)."""
-    mixed = any(48 <= byte <= 57 for byte in value) and not value.isdigit()
-    return not (kind in _SECRETS and len(value) >= 16 and mixed)
+    return not (kind in _SECRETS and len(value) >= 16 and _DIGIT.search(value) is not None and not value.isdigit())
 
 
 def occurrences(
@@ -47,23 +66,29 @@ def occurrences(
         yield from _at_token_starts(buffer, values)
         return
     for value in values:
+        everywhere = len(value) >= LONG or value in anywhere
         start = buffer.find(value)
         while start >= 0:
             end = start + len(value)
-            if value in anywhere or is_bounded(buffer, start, end):
+            if everywhere or is_bounded(buffer, start, end):
                 yield start, end
-            start = buffer.find(value, start + 1)
+            start = buffer.find(value, start + 1 if len(value) < LONG else end)
 
 
 def _at_token_starts(buffer: bytes, values: Collection[bytes]) -> Iterator[tuple[int, int]]:
-    lengths: dict[bytes, set[int]] = defaultdict(set)
-    for value in values:
-        lengths[value[:_PREFIX]].add(len(value))
-    shortest = min(map(len, lengths))
+    by_prefix: dict[bytes, list[bytes]] = defaultdict(list)
+    for value in sorted(values, key=len, reverse=True):
+        by_prefix[value[:_PREFIX]].append(value)
+    sizes = sorted({len(prefix) for prefix in by_prefix})
+    reached = 0
     for token in _TOKEN_START.finditer(buffer):
         start = token.start()
-        for size in range(shortest, _PREFIX + 1):
-            for length in lengths.get(buffer[start : start + size], ()):
-                end = start + length
-                if buffer[start:end] in values and is_bounded(buffer, start, end):
+        if start < reached:
+            continue
+        for size in sizes:
+            for value in by_prefix.get(buffer[start : start + size], ()):
+                end = start + len(value)
+                if buffer.startswith(value, start) and (len(value) >= LONG or is_bounded(buffer, start, end)):
                     yield start, end
+                    reached = max(reached, end)
+                    break

@@ -9,6 +9,10 @@ _NUL = b"\x00"
 _SEPARATOR = "\n\x00\n"
 _BETWEEN_NULS = re.compile(rb"[^\x00]+")
 _PLACEHOLDER_OPENS = b"[REDACTED:"
+_COLOUR = re.compile(rb"(?:\x1b|\\(?:u001[bB]|x1[bB]|033|e))\[[0-9;:?]{0,20}[A-Za-z]")
+_ESCAPED_ASCII = re.compile(rb"(?<=\\)u00[0-7][0-9a-fA-F]")
+# Of signs that no value is written with: `%2B` and `%2F` belong to base64, `%40` to an address.
+_ESCAPED_SIGN = re.compile(rb"%(?:0[9ADad]|2[0-9ACac]|3[A-Fa-f]|5[BDbd]|7[BDbd])(?=[0-9A-Za-z])")
 
 
 def encoded(text: str) -> bytes:
@@ -22,7 +26,7 @@ def decoded(text: bytes) -> str:
 
 
 class Passage:
-    """The texts in one buffer, for scanning: only there, placeholders are blanked.
+    """The texts in one buffer, for scanning: only there, placeholders and escapes are blanked.
 
     NUL ends a segment: findings lie between two of them, that is in one text, between its placeholders.
     """
@@ -35,6 +39,9 @@ class Passage:
         self.buffer = self._apart
         if _PLACEHOLDER_OPENS in self.buffer:
             self.buffer = PLACEHOLDER_BYTES.sub(_blank, self.buffer)
+        self.unblanked = self.buffer
+        """The buffer with all escapes: a value may be written with what looks like one (`C:\\new`)."""
+        self.buffer = _without_escapes(self.buffer)
 
     def texts_between(self, start: int, end: int) -> int:
         """How many texts end from `start` to `end`: 0 if both lie in the same."""
@@ -76,3 +83,16 @@ def _between_nuls(buffer: bytes, offset: int) -> tuple[int, int]:
 
 def _blank(placeholder: re.Match[bytes]) -> bytes:
     return b"\n" + bytes(len(placeholder[0]) - 2) + b"\n"
+
+
+def _without_escapes(buffer: bytes) -> bytes:
+    """The buffer with blanks for escapes, each as long: their letters and digits would seem to begin the value."""
+    # One byte is far quicker to look for than two, and most buffers have none of these.
+    escaped = b"\\" in buffer
+    if escaped or b"\x1b" in buffer:
+        buffer = _COLOUR.sub(lambda colour: b" " * len(colour[0]), buffer)
+    if escaped:
+        buffer = buffer.replace(b"\\n", b"\\\n").replace(b"\\r", b"\\\r").replace(b"\\t", b"\\\t")
+        if b"\\u00" in buffer:
+            buffer = _ESCAPED_ASCII.sub(b"\x01" * 5, buffer)
+    return _ESCAPED_SIGN.sub(b"\x01" * 3, buffer) if b"%" in buffer else buffer

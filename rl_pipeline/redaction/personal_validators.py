@@ -18,13 +18,15 @@ _NEAR = 80
 
 def email(value: bytes, match: re.Match[bytes]) -> bool:
     """A mailbox of a person or an organisation: no login of a remote, no file name, no product of matrices."""
-    local, _, domain = value.replace(b"%40", b"@").rpartition(b"@")
+    address = value.replace(b"%40", b"@")
+    local, _, domain = address.rpartition(b"@")
     ending = domain.rpartition(b".")[2].lower()
-    if local.lower() in _LOGINS or ending in _NO_DOMAINS or _IN_URL.search(before(match)):
+    lead = before(match)
+    if local.lower() in _LOGINS or ending in _NO_DOMAINS or _IN_URL.search(lead):
         return False
-    return (
-        ending in _DOMAINS or len(ending) == 2 or ending.startswith(b"xn--") or bool(_MAIL_WORD.search(before(match)))
-    )
+    if ending in _LOCAL_DOMAINS:
+        return bool(_MAIL_NEAR.search(lead[-40:]))
+    return ending in _DOMAINS or len(ending) == 2 or bool(_MAIL_WORD.search(lead)) or not _is_product(address, match)
 
 
 def phone(value: bytes, _: re.Match[bytes]) -> bool:
@@ -36,7 +38,7 @@ def phone(value: bytes, _: re.Match[bytes]) -> bool:
 def international_phone(value: bytes, _: re.Match[bytes]) -> bool:
     """A number with a country code, as long as numbers of that country are."""
     digits = _digits(_without_extension(value))
-    if _NO_PHONE.search(value):
+    if _NO_PHONE.search(value) or value in _BOUNDS_OF_INTEGERS:
         return False
     if digits[:1] == b"1":
         return len(digits) == 11 and digits[1:2] not in b"01"
@@ -70,7 +72,15 @@ def card(value: bytes, match: re.Match[bytes]) -> bool:
         return False
     if _CARD_WORD.search(_lead(match)) or _CARD_WORD.search(after(match)[:60].partition(b"\n")[0]):
         return bool(_ANY_ISSUER.fullmatch(digits))
-    return bool(_MAIN_ISSUER.fullmatch(digits)) and not _OTHER_NUMBER.search(before(match))
+    lead = before(match)
+    if _OTHER_NUMBER.search(lead) or _ARGUMENT.search(lead) or _is_one_of_a_list(value, lead, after(match)):
+        return False
+    return bool(_MAIN_ISSUER.fullmatch(digits))
+
+
+def ssn(_: bytes, match: re.Match[bytes]) -> bool:
+    """A number that the text does not give to an order, a part or the like."""
+    return not _NUMBER_OF_THING.search(before(match))
 
 
 def iban(value: bytes, _: re.Match[bytes]) -> bool:
@@ -92,19 +102,25 @@ def public_ipv6(value: bytes, _: re.Match[bytes]) -> bool:
 
 def leads_to_somebody(value: bytes, match: re.Match[bytes]) -> bool:
     """A public IPv4 address that is no version, no object id, and not that of a name server which everybody uses."""
-    near = before(match)[-24:]
+    lead = before(match)
     octets = [int(part) for part in value.split(b".")]
-    if octets[:2] in ([1, 3], [2, 5]) or value in _NAME_SERVERS or _VERSION_WORD.search(near):
+    if octets[:2] in ([1, 3], [2, 5]) or value in _NAME_SERVERS or _VERSION_WORD.search(lead[-24:]):
         return False
-    looks_like_version = max(octets) < 40 or octets[1:] == [0, 0, 0]
-    return not looks_like_version or bool(_IP_WORD.search(near))
+    if _IN_VECTOR_PATH.search(lead):
+        return False
+    looks_like_version = max(octets[:3]) < 40 or octets[1:] == [0, 0, 0]
+    if not looks_like_version or _IP_WORD.search(lead[-24:]) or _FORWARDED.search(lead):
+        return True
+    return lead[-1:] in (b"", b"\n") and after(match).startswith(b" - - [")
 
 
 def street(value: bytes, match: re.Match[bytes]) -> bool:
     """A street whose word is plain, or one like Court and Place in the company of what else an address has."""
+    lead, tail = before(match), after(match)
+    if _PART_OF_A_TEXT.search(lead):
+        return False
     if not _AMBIGUOUS_STREET.search(value):
         return True
-    lead, tail = before(match), after(match)
     stands_alone = lead[-1:] in (b"", b'"', b"\n") and tail[:1] in (b"", b'"', b"\\", b"\n")
     return stands_alone or bool(_ADDRESS_GOES_ON.match(tail) or _ADDRESS_WORD.search(lead[-40:]))
 
@@ -115,8 +131,8 @@ def identifier(value: bytes, _: re.Match[bytes]) -> bool:
 
 
 def person(value: bytes, _: re.Match[bytes]) -> bool:
-    """A person's name: no word that only begins a sentence, no role, no robot."""
-    return not any(word.lower().strip(b".,'") in _NO_NAMES for word in value.split())
+    """A person's name: no word that only begins a sentence, no role, no robot, no model."""
+    return not any(word.lower().strip(b".,'-0123456789") in _NO_NAMES for word in value.split())
 
 
 def before(match: re.Match[bytes]) -> bytes:
@@ -140,6 +156,22 @@ def _is_beside_a_placeholder(match: re.Match[bytes]) -> bool:
     """Whether a blank begins or ends where another group of digits might have stood; one NUL alone parts two texts."""
     start, end = _value_span(match)
     return b"\x00\x00" in match.string[max(0, start - 4) : start] or b"\x00\x00" in match.string[end : end + 4]
+
+
+def _is_product(address: bytes, match: re.Match[bytes]) -> bool:
+    """Whether what looks like an address with a rare ending is one of matrices: `query@keys.transpose(…)`."""
+    local, _, domain = address.partition(b"@")
+    is_code = _CALL_OR_INDEX.match(after(match)) is not None
+    return is_code or len(local) < 3 or domain.partition(b".")[0].lower() in _OBJECTS
+
+
+def _is_one_of_a_list(value: bytes, lead: bytes, tail: bytes) -> bool:
+    """Whether a number behind a comma has only numbers of its length for neighbours."""
+    if not lead.endswith(b","):
+        return False
+    fields = [_LAST_FIELD.search(lead), _NEXT_FIELD.match(tail)]
+    neighbours = [field[1] for field in fields if field]
+    return bool(neighbours) and all(each.isdigit() and len(each) == len(value) for each in neighbours)
 
 
 def _is_named_as_test(match: re.Match[bytes]) -> bool:
@@ -188,8 +220,16 @@ _LOGINS = _words("git hg svn")
 _NO_DOMAINS = _words(
     "png jpg jpeg gif svg webp ico pdf js jsx ts tsx mjs css scss html htm json yaml yml xml txt lock toml tar gz tgz"
     " zip"
-    " whl jar so dll exe log csv ipynb cpp java class local internal localhost lan service socket target timer mount"
+    " whl jar so dll exe log csv ipynb cpp java class service socket target timer mount"
+    " slice scope device swap automount bin pkl pickle pth onnx ckpt safetensors"
+    " weight weights bias kernel matrix transpose values data shape grad inverse"
 )
+_LOCAL_DOMAINS = _words("local internal localhost lan")
+_MAIL_NEAR = re.compile(
+    rb"(?i)(?<![a-z])(?:e-?mails?|mail(?:to|box|ed|ing)?|b?cc|recipients?|sender|contact)(?![a-z])|<$"
+)
+_OBJECTS = _words("self cls params model module layer np jnp torch tf this super state config")
+_CALL_OR_INDEX = re.compile(rb"[(\[]|\.\w")
 _DOMAINS = _words(
     "com net org edu gov mil int info biz name pro mobi asia app dev cloud tech online site store shop blog xyz top"
     " club"
@@ -200,12 +240,14 @@ _DOMAINS = _words(
 _IN_URL = re.compile(rb"://[^\s/?#\"'<>]*$")
 _MAIL_WORD = re.compile(rb"(?i)(?:mail|contact|from|to|cc)\W{1,6}$|<$")
 
+_BOUNDS_OF_INTEGERS = _words("+2147483647 +2147483648 +4294967295 +4294967296 +9007199254740991 +9007199254740992")
 _NO_PHONE = re.compile(
     rb"(?:^|\D)(?:(?:19|20)\d\d([-./ ])(?:0[1-9]|1[0-2])\1[0-3]\d|[0-3]\d([-./])[01]\d\2(?:19|20)\d\d)(?:\D|$)"
     rb"|^\d+\.\d+$|^[12]\d{9}$|(\d)\3{6}|^0[xX]"
 )
 _PHONE_SHAPE = re.compile(
-    rb"0[1-9]\d{2} \d{2} \d{2} \d{2}|0[1-9]\d{1,2} \d{3} \d{2} \d{2}|0[1-9]\d \d{3,4} \d{4}|0[1-9]\d{3} \d{3} \d{3,4}"
+    rb"0[1-9]\d{2} \d{2} \d{2} \d{2}|0[1-9]\d{1,2} \d{3} \d{2} \d{2}|0[1-9]\d([ -])\d{3,4}\1\d{4}|0[1-9](?: \d\d){4}"
+    rb"|07\d{3} \d{6}|00[1-9]\d{1,2} [1-9]\d{1,3} \d{4,8}|[2-9]\d\d [2-9]\d\d \d{4}|0[1-9]\d{3} \d{3} \d{3,4}"
     rb"|0[1-9](?:\.\d\d){4}|0[1-9](?:-\d\d){4}|\(?0?\d{2,3}\)[ -]?\d{3,4}[ -]\d{4}"
     rb"|(?:1[ -])?\([2-9]\d\d\)[ -]?\d{3}[ .-]\d{4}"
 )
@@ -267,6 +309,13 @@ _OTHER_NUMBER = re.compile(
     rb"|message|user|account|time(?:stamp)?|seed|id|ids|size|offset|bytes|hash|checksum|version)"
     rb"[ _-]{0,2}(?:id|no\.?|num|number|nr\.?|#)?[\"'\\]{0,2}\W{0,4}$"
 )
+_ARGUMENT = re.compile(rb"(?i)(?<!values)(?<=[\w\])])\(\s?$")
+_LAST_FIELD = re.compile(rb"(?:^|[,\[({\n])([^,\[({\n]+),$")
+_NEXT_FIELD = re.compile(rb",([^,\])}\n]+)")
+_NUMBER_OF_THING = re.compile(
+    rb"(?i)(?<![a-z])(?:order|invoice|ticket|part|item|sku|serial|model|tracking|case|reference|ref|po)"
+    rb"[ _-]?(?:id|no\.?|num|number|nr\.?|#)?[\"'\\]{0,2}\W{0,4}(?:is )?$"
+)
 _TEST_CARDS = _words(
     "4111111111111111 4242424242424242 4012888888881881 4000056655665556 4222222222222 4000000000000002"
     " 4000000000009995"
@@ -299,7 +348,12 @@ _VERSION_WORD = re.compile(
     rb"|objectidentifier)[\"'\\(]{0,3}\W{0,3}$"
     rb"|(?:chrome|safari|firefox|edge?|opr|[a-z]{3,})/$"
 )
-_IP_WORD = re.compile(rb"(?i)(?<![a-z])(?:ip(?:v4)?|addr(?:ess)?|host|from|client|remote|peer|server)(?![a-z])")
+_IP_WORD = re.compile(rb"(?i)(?<![a-z])(?:ip(?:v4)?|addr(?:ess)?|host|from|client|remote|peer|(?<!-)server)(?![a-z])")
+_FORWARDED = re.compile(rb"(?i)(?:forwarded[a-z-]*|real-ip|client[_-]?ip)[\"'\\]{0,2}\W{1,4}(?:for=)?[\d., ]*$")
+_IN_VECTOR_PATH = re.compile(
+    rb"(?:(?:^|[\s\"'])[Mm]|[MmLlHhVvCcSsQqTtAa][\d.]+[ ,.-])-?[\d.]+[ ,-][\d., MmLlHhVvCcSsQqTtAaZz-]*$"
+)
+"""The numbers of an SVG path, which leave out what they can: `1.5.75.75`."""
 
 _AMBIGUOUS_STREET = re.compile(
     rb"(?i) (?:Dr|Drive|Court|Ct|Place|Pl|Square|Sq|Close|Way|Circle|Cir|Trail|Row|Walk|Hill|Grove|Gardens|Park"
@@ -317,18 +371,24 @@ _ADDRESS_WORD = re.compile(
     rb"|mail|billing|office|restaurant|meet|taxi|is) ?(?:is|to|at|on|in|here)?[ :,\"'\\n]{0,4}\d{0,5} ?$"
 )
 
+_PART_OF_A_TEXT = re.compile(
+    rb"(?i)(?<![a-z])(?:chapters?|sections?|figures?|tables?|parts?|steps?|episodes?|acts?|levels?|volumes?|books?"
+    rb"|seasons?|scenes?|quests?|tracks?|phases?) $"
+)
+
 _NO_NAMES = _words(
     "the a an this that these those it he she they we you i my your his her our their and or not no but if to from of"
     " in on at"
     " bot robot admin administrator team support system user users assistant agent customer root service sir madam all"
     " everyone everybody github gitlab dependabot actions noreply jenkins committee developers maintainers contributors"
     " list mailing group project community authors security info sales help null none undefined unknown name here there"
+    " claude chatgpt gpt qwen gemini gemma llama mistral deepseek copilot siri alexa cortana grok bard"
 )
 
 PERSONAL: Mapping[str, "Validator"] = {
     check.__name__: check
     for check in (
-        email, phone, international_phone, grouped_phone, bare_phone, card, iban, public_ipv6, leads_to_somebody,
+        email, phone, international_phone, grouped_phone, bare_phone, card, ssn, iban, public_ipv6, leads_to_somebody,
         street, identifier, person,
     )
 }  # fmt: skip

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.redaction.rule import Rule, packaged_rules
 
-ENGINE_VERSION = 1
+ENGINE_VERSION = 2
 """Raised with every change of the engine, its field names or its validators that changes what is found."""
 
 DICTIONARY_KINDS = frozenset({"NAME", "IDENTIFIER"})
@@ -64,8 +64,10 @@ class RedactionPolicy:
     def __post_init__(self) -> None:
         if unfit := sorted(set(self.dictionary.values()) - DICTIONARY_KINDS):
             raise InvalidPolicy(f"the dictionary has the kind {unfit[0]}: use NAME or IDENTIFIER")
-        if any(len(literal.strip()) < _SHORTEST_DICTIONARY_ENTRY for literal in self.dictionary):
+        if any(map(_is_too_short, self.dictionary)):
             raise InvalidPolicy(f"give the dictionary entries of {_SHORTEST_DICTIONARY_ENTRY} characters or more")
+        if any("\ud800" <= character <= "\udfff" for literal in self.dictionary for character in literal):
+            raise InvalidPolicy("the dictionary holds half a character: write it as UTF-8 again")
         if both := sorted(self.rules_on & self.rules_off):
             raise InvalidPolicy(f"the rule {both[0]} is switched both on and off: choose one")
 
@@ -98,3 +100,9 @@ class RedactionPolicy:
     def kinds_switched_off(self) -> frozenset[str]:
         """The kinds of value of which the deployment has switched a rule off: it wants to keep some of them."""
         return frozenset(rule.kind for rule in packaged_rules() if rule.id in self.rules_off)
+
+
+def _is_too_short(literal: str) -> bool:
+    """Names of two characters are whole names only where an alphabet is no alphabet (`王芳`)."""
+    plain = literal.strip()
+    return len(plain) < (_SHORTEST_DICTIONARY_ENTRY if plain.isascii() else _SHORTEST_DICTIONARY_ENTRY - 1)

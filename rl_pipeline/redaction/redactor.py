@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rl_pipeline.errors import PipelineError
-from rl_pipeline.redaction.flat_text import named_values, unescaped
+from rl_pipeline.redaction.flat_text import named_values, quoted_values, unescaped
 from rl_pipeline.redaction.leaves import Leaves, NameCache
 from rl_pipeline.redaction.passage import Passage, encoded
 from rl_pipeline.redaction.placeholders import PLACEHOLDER, placeholder
@@ -86,6 +86,7 @@ class Redactor:
         new_names = list(leaves.new_names)
         passage = Passage([*leaves.texts, *new_names])
         found = self._found(passage)
+        found += self._fit(passage, _in_quotes)
         if new_names:
             if any(passage.texts_between(0, finding.start) >= len(leaves.texts) for finding in found):
                 raise SensitiveKey
@@ -94,7 +95,7 @@ class Redactor:
         if not (found or leaves.fields or known):
             return Redacted(tree, {})
         knowledge = Knowledge(known)
-        rewriting = Rewriting(self._key, self._allowed, knowledge, self._with(knowledge.known_in))
+        rewriting = Rewriting(self._key, self._allowed, knowledge, self._with(knowledge.known_in, _in_quotes))
         found += self._fit(passage, knowledge.known_in)
         texts, fields = rewriting.tree(passage, found, leaves.fields)
         if knowledge.is_in_names(leaves.all_names()):
@@ -113,9 +114,10 @@ class Redactor:
     def _found(self, passage: Passage) -> list[Finding]:
         return self._fit(passage, self._scanner.findings)
 
-    def _with(self, more: Finder) -> Callable[[Passage], list[Finding]]:
+    def _with(self, *more: Finder) -> Callable[[Passage], list[Finding]]:
         """Finds what the rules and `more` find."""
-        return lambda passage: [*self._found(passage), *self._fit(passage, more)]
+        finders = (self._scanner.findings, *more)
+        return lambda passage: [one for finder in finders for one in self._fit(passage, finder)]
 
     def _fit(self, passage: Passage, finder: Finder) -> list[Finding]:
         """What a finder finds, but for the values that the policy allows."""
@@ -126,4 +128,9 @@ class Redactor:
 
 def _after_names(passage: Passage) -> Iterator[Finding]:
     for start, end, kind in named_values(passage.buffer):
+        yield Finding(start, end, Source(FIELD_ORDER, SENSITIVE_FIELD, kind))
+
+
+def _in_quotes(passage: Passage) -> Iterator[Finding]:
+    for start, end, kind in quoted_values(passage.buffer):
         yield Finding(start, end, Source(FIELD_ORDER, SENSITIVE_FIELD, kind))

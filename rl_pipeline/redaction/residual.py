@@ -17,7 +17,7 @@ _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 
 RESIDUAL_PATTERNS: Mapping[str, str] = MappingProxyType(
     {
-        "PRIVATE_KEY": r"-----BEGIN (?:[A-Z0-9]+ ){0,3}PRIVATE KEY-----(?:\\[nr]|\s){0,4}([A-Za-z0-9+/]{48})",
+        "PRIVATE_KEY": r"-----BEGIN (?:[A-Z0-9]+ ){0,3}PRIVATE KEY-----[\\\s]{0,8}([A-Za-z0-9+/]{48})",
         "API_KEY": r"\b((?:AKIA|ASIA)[A-Z2-7]{16}|gh[pousr]_[0-9A-Za-z]{36}|github_pat_[0-9A-Za-z]{22}_[0-9A-Za-z]{59}"
         r"|xox[bp]-[0-9]{10,13}-[0-9]{10,13}-[0-9A-Za-z-]{20,80}|[rs]k_live_[0-9A-Za-z]{24,99}|AIzaSy[0-9A-Za-z_-]{33}"
         r"|sk-ant-api03-[0-9A-Za-z_-]{93}|sk-proj-[0-9A-Za-z_-]{48,200}|npm_[0-9A-Za-z]{36}|hf_[A-Za-z]{34}"
@@ -50,6 +50,9 @@ _HARMLESS: Mapping[str, str] = MappingProxyType(
 )
 """Values that stand for one, or belong to nobody."""
 
+_ESCAPED = r"\\(?:[nrt]|u001[bB]\[[0-9;]*m)"
+"""White space and colours as JSON writes them: their letters would hide what they stand beside."""
+
 _PLACEHOLDER = r"\[REDACTED:[A-Z_]{3,20}:[0-9a-f]{12}\]"
 _BLANK = "\x01"
 """Neither an edge nor part of a value: nothing begins or ends beside what was redacted."""
@@ -57,14 +60,15 @@ _BLANK = "\x01"
 
 def residual_findings(text: str, allowed: Collection[str] = frozenset()) -> dict[str, int]:
     """How many sensitive values of each kind are left in a text; the allowed ones do not count."""
-    blanked = f" {_BLANKED.sub(_BLANK, text)} "
+    blanked = f" {_BLANKED.sub(_BLANK, _SPACES.sub(' ', text))} "
     counts = {kind: _count(kind, values.findall(blanked), allowed) for kind, values in _COMPILED.items()}
     return {kind: count for kind, count in counts.items() if count}
 
 
 def residual_expressions(column: str, allowed: Iterable[str] = ()) -> dict[str, str]:
     """For each kind an expression of ClickHouse that counts in a column's texts what `residual_findings` counts."""
-    blanked = f"concat(' ', replaceRegexpAll({column}, {_quoted(_PLACEHOLDER)}, {_quoted(_BLANK)}), ' ')"
+    spaced = f"replaceRegexpAll({column}, {_quoted(_ESCAPED)}, ' ')"
+    blanked = f"concat(' ', replaceRegexpAll({spaced}, {_quoted(_PLACEHOLDER)}, {_quoted(_BLANK)}), ' ')"
     exempt = f"[{', '.join(map(_quoted, sorted(allowed)))}]"
     expressions = {}
     for kind, pattern in RESIDUAL_PATTERNS.items():
@@ -109,5 +113,6 @@ _SQL_CHECKS = {
     " extractAll(concat(substring(value, 5), substring(value, 1, 4)), '.')))) % 97 = 1",
 }
 _BLANKED = re.compile(_PLACEHOLDER)
+_SPACES = re.compile(_ESCAPED)
 _COMPILED = {kind: re.compile(pattern, re.ASCII) for kind, pattern in RESIDUAL_PATTERNS.items()}
 _COMPILED_HARMLESS = {kind: re.compile(pattern, re.ASCII) for kind, pattern in _HARMLESS.items()}

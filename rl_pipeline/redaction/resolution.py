@@ -3,12 +3,14 @@
 Nothing of it outlives the call.
 """
 
+import json
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from rl_pipeline.errors import PipelineError
-from rl_pipeline.redaction.literals import is_distinctive, needs_boundaries, occurrences
-from rl_pipeline.redaction.passage import Passage, encoded
+from rl_pipeline.redaction.literals import is_distinctive, is_short_secret, needs_boundaries, occurrences
+from rl_pipeline.redaction.passage import Passage, decoded, encoded
 from rl_pipeline.redaction.rule import KINDS
 from rl_pipeline.redaction.scanner import Finding, Source
 
@@ -19,6 +21,7 @@ SENSITIVE_FIELD = "sensitive-field"
 
 FIELD_ORDER = 1 << 20
 _REPEATED_ORDER = 1 << 21
+_ESCAPED_IN_JSON = re.compile(rb"[\x00-\x1f\"\\\x80-\xff]")
 
 
 def merged(findings: Iterable[Finding]) -> Iterator[Finding]:
@@ -61,11 +64,10 @@ class Knowledge:
 
     def known_in(self, passage: Passage) -> Iterator[Finding]:
         """Where the known values lie: everywhere if distinctive, else only where they are a whole text."""
-        for start, end in _within_segments(passage, occurrences(passage.buffer, self._distinctive_known)):
-            yield Finding(start, end, self._known[passage.buffer[start:end]])
+        for start, end, value in _found_again(passage, self._distinctive_known):
+            yield Finding(start, end, self._known[value])
         for text in self._whole_texts.intersection(passage.texts):
-            value = encoded(text)
-            for start, end in _within_segments(passage, occurrences(passage.buffer, [value])):
+            for start, end, value in _found_again(passage, [encoded(text)]):
                 if passage.text_span(start) == (start, end):
                     yield Finding(start, end, self._known[value])
 
@@ -73,10 +75,11 @@ class Knowledge:
         """Note values that were found; the lowest order names the kind of each."""
         for value, source in found:
             first = self._sources[value] = min(source, self._sources.get(value, source))
-            if is_distinctive(value):
-                self._looked_for[value] = Source(_REPEATED_ORDER, REPEATED, first.kind)
-                if not needs_boundaries(value, first.kind):
-                    self._anywhere.add(value)
+            if is_distinctive(value) or is_short_secret(value, first.kind):
+                for spelling in _spellings(value):
+                    self._looked_for[spelling] = Source(_REPEATED_ORDER, REPEATED, first.kind)
+                    if not needs_boundaries(spelling, first.kind):
+                        self._anywhere.add(spelling)
 
     def kind(self, value: bytes, source: Source) -> str:
         """The kind of the value in this tree: what is once written stays."""
@@ -85,17 +88,31 @@ class Knowledge:
     def repeated_in(self, passage: Passage) -> Iterator[Finding]:
         """Where the values of all rounds lie."""
         if self._looked_for:
-            spans = occurrences(passage.buffer, self._looked_for, self._anywhere)
-            for start, end in _within_segments(passage, spans):
-                yield Finding(start, end, self._looked_for[passage.buffer[start:end]])
+            for start, end, value in _found_again(passage, self._looked_for, self._anywhere):
+                yield Finding(start, end, self._looked_for[value])
 
     def is_in_names(self, names: Iterable[str]) -> bool:
         """Whether a value is also (in) the name of a field."""
-        values = {*self._distinctive_known, *self._looked_for}
+        values = {*self._distinctive_known, *filter(is_distinctive, self._looked_for)}
         if not values:
             return False
         return next(occurrences(Passage(list(names)).buffer, values, self._anywhere), None) is not None
 
 
-def _within_segments(passage: Passage, spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    return ((start, end) for start, end in spans if end <= passage.segment(start)[1])
+def _found_again(
+    passage: Passage, values: Collection[bytes], anywhere: Collection[bytes] = ()
+) -> Iterator[tuple[int, int, bytes]]:
+    """Where the values lie in one segment; the text with its escapes is searched too, where there are any."""
+    buffers = [passage.buffer] if passage.buffer is passage.unblanked else [passage.buffer, passage.unblanked]
+    for buffer in buffers:
+        for start, end in occurrences(buffer, values, anywhere):
+            if end <= passage.segment(start)[1]:
+                yield start, end, buffer[start:end]
+
+
+def _spellings(value: bytes) -> Iterator[bytes]:
+    """The value, and how it is written in a string of JSON."""
+    yield value
+    if _ESCAPED_IN_JSON.search(value):
+        text = decoded(value)
+        yield from (encoded(json.dumps(text, ensure_ascii=only_ascii)[1:-1]) for only_ascii in (False, True))

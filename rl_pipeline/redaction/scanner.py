@@ -13,7 +13,7 @@ from importlib.metadata import version
 from re import _parser  # type: ignore[attr-defined]  # the only reader of a pattern's width
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from rl_pipeline.redaction.literals import is_bounded, occurrences
+from rl_pipeline.redaction.literals import LONG, is_bounded, occurrences
 from rl_pipeline.redaction.passage import Passage
 from rl_pipeline.redaction.rule import InvalidRule, Rule
 
@@ -28,6 +28,8 @@ _GLOBAL_FLAGS = re.compile(rb"\A\(\?[aimsx]+\)")
 _FIRST_WORDS = re.compile(r"(?:\(\?(?P<flag>i)\))?(?P<words>\(\?:[\w|]+\)|[\w:/-]+)(?![?*{|+])")
 _CHOICE_OF_WORDS = re.compile(r"(\(\?i\))?\(\?:([\w |-]+\|[\w |-]+)\)(.+)", re.DOTALL)
 _WIDEST_VARIATION = 1024
+_SPACES = (" ", "  ", "\n", "\t", "\u00a0")
+"""What may stand between the words of an entry of the dictionary."""
 _PATIENCE, _LEAST_PATIENCE = 8, 1 << 16
 """How many bytes a rule may match and reject in one segment, per byte of it and at least: a text made to be matched at
 every place from there to its end would take hours, and is replaced as a whole instead."""
@@ -180,7 +182,8 @@ class _Literal(NamedTuple):
     def attempt(self, buffer: bytes, start: int, end: int) -> int | None:
         """Gives None where it is no whole word."""
         own_end = start + len(self.text)
-        return start if own_end <= end and is_bounded(buffer, start, own_end) else None
+        whole = len(self.text) >= LONG or is_bounded(buffer, start, own_end)
+        return start if own_end <= end and whole else None
 
     def trial(self, _buffer: bytes, _segment: tuple[int, int], found: list[Finding]) -> "_LiteralTrial":
         """The entry in one segment; what it finds is added to `found`."""
@@ -196,7 +199,7 @@ class _LiteralTrial(NamedTuple):
     def collect(self, _low: int, high: int) -> int:
         """Add it; returns the first start that is still to be tried."""
         self.found.append(Finding(high, high + len(self.literal.text), self.literal.source))
-        return high + 1
+        return high + (1 if len(self.literal.text) < LONG else len(self.literal.text))
 
 
 class AnchorScanner:
@@ -314,9 +317,10 @@ def _dictionary_sources(dictionary: Mapping[str, str], order: int) -> dict[bytes
     """The spellings to look for, in ASCII's lower case: Vectorscan ignores the case of nothing else."""
     sources: dict[bytes, Source] = {}
     for literal, kind in dictionary.items():
-        plain = literal.strip()
-        for spelling in (plain, plain.lower(), plain.upper(), plain.title(), plain.casefold()):
-            sources.setdefault(spelling.encode().lower(), Source(order, DICTIONARY, kind))
+        words = literal.split()
+        for plain in {space.join(words) for space in _SPACES}:
+            for spelling in (plain, plain.lower(), plain.upper(), plain.title(), plain.casefold()):
+                sources.setdefault(spelling.encode().lower(), Source(order, DICTIONARY, kind))
     return sources
 
 

@@ -12,10 +12,15 @@ from rl_pipeline.redaction.randomness import surprise
 if TYPE_CHECKING:
     from rl_pipeline.redaction.validators import Validator
 
-_MARKS_OF_A_PLACEHOLDER = (
-    b"...", b"\xe2\x80\xa6", b"***", b"xxxx", b"####", b"-----", b"example", b"sample_", b"placeholder", b"changeme",
-    b"change_me", b"change-me", b"replace", b"redacted", b"insert_", b"insert-", b"dummy_", b"dummy-", b"todo",
+_MARKS_OF_A_PLACEHOLDER = (b"***", b"xxxx", b"####", b"-----")
+_WORDS_OF_A_PLACEHOLDER = (
+    b"...", b"\xe2\x80\xa6", b"example", b"sample_", b"placeholder", b"changeme", b"change_me", b"change-me",
+    b"replace", b"redacted", b"insert_", b"insert-", b"dummy_", b"dummy-", b"todo",
 )  # fmt: skip
+"""A password may hold one of them by chance: it counts alone, or beside what reads like words."""
+_WORD_OF_A_PLACEHOLDER = re.compile(b"|".join(map(re.escape, _WORDS_OF_A_PLACEHOLDER)))
+_STANDS_ALONE = re.compile(rb"(?:^|(?<=[^a-z0-9]))[a-z]+[_-]?[a-z]*(?:$|(?=[^a-z0-9]))|(?:\.\.\.|\xe2\x80\xa6)$")
+_DOCUMENTED_EXAMPLE = re.compile(rb"EXAMPLE(?:KEY)?$")
 _PLACEHOLDER = re.compile(
     rb"""
     [<\[{(%$\#@&!*.x_\-=+?0\s|/\\~,;:^'"`]*$                                                      # nothing but marks
@@ -62,6 +67,15 @@ _NO_VALUE = frozenset(
     incorrect wrong expired mypassword mysecret mytoken mypass yourpassword yourtoken apikey api_key access_token
     """.split()
 )
+_PASSPHRASE_NAME = re.compile(rb"(?i)(?:passw(?:or(?:d|t)|d)|passphrase|passcode|pwd|contrasena|senha)s?$")
+_SPEECH = frozenset(
+    b"""
+    must at least most characters character letters digits digit your is are please the enter for to of with and or not
+    password passwords should be in min max minimum maximum an new reset forgot change have has from if than as use this
+    that it on by can cannot will was were between contain contains match more less only type your invalid
+    """.split()
+)
+"""Words of sentences about passwords, which passphrases hardly hold."""
 _EXPRESSION = re.compile(
     rb"""
     ^[A-Za-z_$][\w$.:]*[(\[{<] | ^[&*(!\[{] | => | \|\| | &&
@@ -85,8 +99,10 @@ _NAME = re.compile(
 _PATH = re.compile(rb"^(?:[a-z][a-z0-9+.-]*://|\.{0,2}/|~/|[A-Za-z]:\\|arn:|file:|urn:|data:|s3:|mailto:)")
 _WORDS = re.compile(rb"[A-Z]{2,}(?![a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
 _IDENTIFIER = re.compile(rb"[A-Za-z_$][\w$]*(?:[.-][A-Za-z_]\w*)*$")
+_DIGIT_AMONG_LETTERS = re.compile(rb"[A-Za-z][0-9]+[A-Za-z]")
+_OPERATOR = re.compile(rb"[ ](?:[+*/%^]|<<|>>|-)[ ][\w(]")
 _SETTER = re.compile(rb"(?i)(?:.*[._])?(?:set|with|use|put|change|update)_?[a-z_]*$")
-_OPENED_CALL = re.compile(rb"""\(\s*["'`][\w.$-]*$""")
+_OPENED_CALL = re.compile(rb"""\(\s*["'`][\w.$#*^~=:"'\[-]*$""")
 _BEFORE = re.compile(rb"[\w.$-]{1,60}$")
 _SECRET_NAME = re.compile(
     rb"""(?i)token|secret|pass|pwd|credential|creds|bearer|(?:^|[^a-z])pat(?:$|[^a-z]) | (?:user|http|basic|proxy)_?auth
@@ -100,8 +116,8 @@ _HOLDS_NO_SECRET = frozenset(
     b"""
     to change request csrf xsrf csrftoken authenticity antiforgery public pub pubkey publishable foreign partition sort
     cache cached idempotency next continuation cursor page pagination turkey monkey donkey hotkey keyboard bypass
-    compass compat checksum integrity digest sha sha1 sha256 sha512 md5 etag rev revision commit version fingerprint
-    thumbprint pseudo special eos bos pad unk mask sep max min num total count
+    lowpass highpass bandpass allpass compass compat checksum integrity digest sha sha1 sha256 sha512 md5 etag rev
+    revision commit version fingerprint thumbprint pseudo special eos bos pad unk mask sep max min num total count
     """.split()
 )
 _LAST_WORD_FOR_ONE = re.compile(
@@ -120,12 +136,40 @@ def is_real(value: bytes, _: re.Match[bytes]) -> bool:
     lowered = value[:_ENOUGH].lower()
     if any(mark in lowered for mark in _MARKS_OF_A_PLACEHOLDER) or _RUN.search(value, 0, _ENOUGH):
         return False
+    if any(word in lowered for word in _WORDS_OF_A_PLACEHOLDER) and _speaks_of_a_placeholder(value, lowered):
+        return False
+    if value.startswith(b"$") and _IDENTIFIER.match(value, 1) and not _is_drawn_after_dollar(value[1:]):
+        return False
     if _PLACEHOLDER.match(lowered) or _TEMPLATE.search(lowered) or _DECIMAL.fullmatch(lowered):
         return False
     # Nearly always none of the words: a look for them is far quicker than the expression.
     if any(word in lowered for word in _WORDS_FOR_ITS_USE) and _NAMED_FOR_ITS_USE.search(lowered):
         return False
     return not _counts_up(lowered)
+
+
+def _is_drawn_after_dollar(value: bytes) -> bool:
+    """Letters of both cases and digits among them: no variable is named so."""
+    return (
+        len(value) >= 8
+        and bool(_DIGIT_AMONG_LETTERS.search(value))
+        and _is_mixed_case(value)
+        and surprise(value) >= 0.2
+    )
+
+
+def _is_mixed_case(value: bytes) -> bool:
+    return value != value.lower() and value != value.upper()
+
+
+def _speaks_of_a_placeholder(value: bytes, lowered: bytes) -> bool:
+    """One of the words stands alone, or the value without it does not look drawn."""
+    if _DOCUMENTED_EXAMPLE.search(value) or any(
+        _STANDS_ALONE.match(lowered, word.start()) for word in _WORD_OF_A_PLACEHOLDER.finditer(lowered)
+    ):
+        return True
+    rest = _WORD_OF_A_PLACEHOLDER.sub(b"", lowered)
+    return len(rest) < 6 or rest.isdigit() or not _has_digit(rest) or surprise(rest) < 0.25
 
 
 def _counts_up(value: bytes) -> bool:
@@ -154,9 +198,15 @@ def is_literal(value: bytes, match: re.Match[bytes]) -> bool:
 
 def _is_passed_by_name(value: bytes, match: re.Match[bytes]) -> bool:
     """An identifier without quotes stands for its value, but for what was drawn and for words in an environment."""
+    if _is_part_of_a_sum(match):
+        return True
     if surprise(value) >= 0.25:
         return False
     return _is_passed_on(match) or not (_has_digit(value) or name_of(match).isupper())
+
+
+def _is_part_of_a_sum(match: re.Match[bytes]) -> bool:
+    return bool(_OPERATOR.match(match.string, match.end()))
 
 
 def _has_digit(value: bytes) -> bool:
@@ -172,14 +222,26 @@ def is_plausible_password(value: bytes, match: re.Match[bytes]) -> bool:
     words = [word.lower() for word in _WORDS.findall(value)]
     if not words or all(word in _NO_VALUE for word in words) or not _takes_a_password(match):
         return False
+    if value.lower() == name_of(match).lower():
+        return False
+    if b" " in value:
+        return bool(_PASSPHRASE_NAME.search(name_of(match))) and _is_passphrase(value, words)
     if is_credential(value, match) or (value.isdigit() and len(value) >= 6) or re.search(rb"[^\w.-]", value):
         return True
     return _is_word_for_password(value, match)
 
 
+def _is_passphrase(value: bytes, words: list[bytes]) -> bool:
+    """Words with a digit or a sign among them, though no sentence about passwords."""
+    return bool(re.search(rb"[^A-Za-z .?,!'-]", value)) and _SPEECH.isdisjoint(words)
+
+
 def _takes_a_password(match: re.Match[bytes]) -> bool:
-    """An argument is a password's if the function sets it, or if the one before it names it."""
-    op = match.groupdict().get("op")
+    """An argument is a password's if the function sets it, or if the one before it names it; `pass:` tells a result."""
+    groups = match.groupdict()
+    op = groups.get("op")
+    if op == b":" and not groups.get("quote") and name_of(match).lower() == b"pass":
+        return False
     if op == b"(":
         return bool(_SETTER.match(name_of(match)))
     return op != b"," or bool(_OPENED_CALL.search(match.string, max(0, match.start() - 60), match.start()))
@@ -200,6 +262,22 @@ def is_assigned_to_a_secret_name(_: bytes, match: re.Match[bytes]) -> bool:
     name = name_of(match)
     words = {word.lower() for word in _WORDS.findall(name)}
     return bool(_LAST_WORD_FOR_ONE.fullmatch(name)) and _HOLDS_NO_SECRET.isdisjoint(words)
+
+
+def is_varied(value: bytes, _: re.Match[bytes]) -> bool:
+    """Not a few bytes over and over: the cheapest look, which spares texts made to be slow the others."""
+    return len(set(value[:_ENOUGH])) >= 6
+
+
+def is_not_its_own_name(value: bytes, match: re.Match[bytes]) -> bool:
+    """Not `password=password=…`: as cheap, and for the same texts."""
+    name = match["name"]
+    return value[len(name) : len(name) + 1] not in (b"=", b":") or value[: len(name)].lower() != name.lower()
+
+
+def is_set_by_command(value: bytes, match: re.Match[bytes]) -> bool:
+    """The command sets what only a secret can be, or a variable that is named for one."""
+    return match["name"] is None or (is_assigned_to_a_secret_name(value, match) and names_a_secret(match))
 
 
 def is_not_the_word(value: bytes, _: re.Match[bytes]) -> bool:
@@ -262,6 +340,9 @@ STAND_INS: Mapping[str, "Validator"] = {
     "url_password": is_not_the_word,
     "credential": is_credential,
     "user_and_password": is_user_and_password,
+    "varied": is_varied,
+    "not_its_name": is_not_its_own_name,
+    "set_by_command": is_set_by_command,
     "secret_name": is_assigned_to_a_secret_name,
     "certain_name": has_certain_name,
     "flag": is_flag,

@@ -69,7 +69,7 @@ def _is_secret_value(value: bytes, match: re.Match[bytes]) -> bool:
     `key` or `auth` only what is drawn beyond doubt.
     """
     if not names_a_secret(match):
-        return _is_drawn(value, match)
+        return _is_drawn(value, match) and not _NAMES_A_THING.search(value)
     if is_uuid(value) or is_hash(value):
         return True
     if value.isdigit():
@@ -90,6 +90,8 @@ def _is_service_value(value: bytes, match: re.Match[bytes]) -> bool:
     return bool(re.search(rb"[0-9]", value)) and surprise(value) >= 0.3 and entropy(value) >= 3
 
 
+_NAMES_A_THING = re.compile(rb"^[A-Za-z]{2,12}[_:./-]|(?:[a-z]|^)(?:Key|Token|Secret)s?$")
+"""A value that says what it is a key of, as `row-…`, or that is a name itself, as `…PublicKey`."""
 _has_digit_and_letter = _has(rb"[0-9]", rb"[A-Za-z]")
 
 _PLAIN: dict[str, Validator] = {

@@ -48,6 +48,11 @@ def test_a_secret_does_not_reach_the_stream_nor_the_store_of_large_payloads(
 def test_the_users_id_stays_so_that_opting_out_and_erasure_find_it(redactor: Redactor) -> None:
     sent = json.loads(outgoing_message(trajectory("hello", user_id="ada@analytical.org"), redactor=redactor).data)
     assert sent["task_context"]["user_id"] == "ada@analytical.org"
+    named_elsewhere = json.loads(serialize(trajectory("hello")))
+    named_elsewhere["metadata"] |= {"user_id": "ada@analytical.org", "note": "by ada@analytical.org"}
+    sent = json.loads(outgoing_message(validate_trajectory(named_elsewhere), redactor=redactor).data)
+    assert sent["metadata"]["user_id"] == "ada@analytical.org"
+    assert "ada@" not in sent["metadata"]["note"]
 
 
 def test_what_people_write_as_feedback_is_redacted_too(redactor: Redactor) -> None:

@@ -59,6 +59,14 @@ def restore(warehouse: Warehouse, objects: Objects, first: datetime, last: datet
     return dict(report.restored)
 
 
+def ingest(warehouse: Warehouse, made: pl.DataFrame, verdict: str = "accepted") -> None:
+    """Store rows, and say so in the ledger."""
+    if verdict == "accepted":
+        warehouse.insert("trajectories", made)
+    positions = made.select("stream", "sequence", "stream_time", "trajectory_id", "revision")
+    warehouse.insert("trajectory_ledger", positions.with_columns(verdict=pl.lit(verdict)))
+
+
 def write_tombstone(warehouse: Warehouse, user: str, until: datetime) -> None:
     warehouse.insert("erasures", pl.DataFrame({"user": [user], "erased_at": [NOW], "covers_until": [until]}))
 
@@ -66,8 +74,8 @@ def write_tombstone(warehouse: Warehouse, user: str, until: datetime) -> None:
 def test_days_go_to_the_archive_and_come_back_as_they_were_after_their_rows_expired(
     warehouse: Warehouse, objects: Objects
 ) -> None:
-    warehouse.insert("trajectories", rows(5, LAST_WEEK))
-    warehouse.insert("trajectories", rows(3, YESTERDAY, first=6))
+    ingest(warehouse, rows(5, LAST_WEEK))
+    ingest(warehouse, rows(3, YESTERDAY, first=6))
     before = stored(warehouse, "expires_at")
     report = archive_days(warehouse, objects, NOW)
     assert report.written == {LAST_WEEK.date(): 5, YESTERDAY.date(): 3}
@@ -81,10 +89,10 @@ def test_days_go_to_the_archive_and_come_back_as_they_were_after_their_rows_expi
 
 
 def test_a_day_that_has_not_changed_is_not_written_again(warehouse: Warehouse, objects: Objects) -> None:
-    warehouse.insert("trajectories", rows(2, YESTERDAY))
+    ingest(warehouse, rows(2, YESTERDAY))
     archive_days(warehouse, objects, NOW)
     (before,) = objects.list()
-    warehouse.insert("trajectories", rows(2, YESTERDAY))  # as a repeated ingest would
+    ingest(warehouse, rows(2, YESTERDAY))  # as a repeated ingest would
     report = archive_days(warehouse, objects, NOW)
     assert (report.written, report.unchanged) == ({}, (YESTERDAY.date(),))
     assert list(objects.list()) == [before]
@@ -94,7 +102,7 @@ def test_a_day_that_has_grown_or_was_ingested_anew_is_written_again_and_the_olde
     warehouse: Warehouse, objects: Objects
 ) -> None:
     for change in (rows(2, YESTERDAY), rows(1, YESTERDAY, first=3), rows(3, YESTERDAY, revision=2)):
-        warehouse.insert("trajectories", change)
+        ingest(warehouse, change)
         archive_days(warehouse, objects, NOW)
     (key,) = keys(objects)
     assert read(objects, key).sort("sequence").equals(stored(warehouse))
@@ -110,9 +118,9 @@ def test_the_new_object_is_there_before_an_older_one_goes(warehouse: Warehouse, 
     seen: list[int] = []
 
     ordered = OrderedObjects(disk.root)
-    warehouse.insert("trajectories", rows(2, YESTERDAY))
+    ingest(warehouse, rows(2, YESTERDAY))
     archive_days(warehouse, ordered, NOW)
-    warehouse.insert("trajectories", rows(1, YESTERDAY, first=3))
+    ingest(warehouse, rows(1, YESTERDAY, first=3))
     archive_days(warehouse, ordered, NOW)
     assert seen == [2]
 
@@ -120,7 +128,7 @@ def test_the_new_object_is_there_before_an_older_one_goes(warehouse: Warehouse, 
 def test_a_day_whose_rows_have_begun_to_expire_keeps_its_fuller_archive(
     warehouse: Warehouse, disk: DiskObjects
 ) -> None:
-    warehouse.insert("trajectories", rows(4, YESTERDAY))
+    ingest(warehouse, rows(4, YESTERDAY))
     archive_days(warehouse, disk, NOW)
     before = keys(disk)
     expire(warehouse, [1, 2])
@@ -132,13 +140,13 @@ def test_a_day_whose_rows_have_begun_to_expire_keeps_its_fuller_archive(
 def test_a_day_that_the_archive_lacks_is_written_however_little_is_left_of_it(
     warehouse: Warehouse, disk: DiskObjects
 ) -> None:
-    warehouse.insert("trajectories", rows(1, YESTERDAY))
+    ingest(warehouse, rows(1, YESTERDAY))
     assert archive_days(warehouse, disk, YESTERDAY + timedelta(days=91)).written == {}
     assert archive_days(warehouse, disk, YESTERDAY + timedelta(days=90)).written == {YESTERDAY.date(): 1}
 
 
 def test_any_reader_of_parquet_reads_the_archive(warehouse: Warehouse, disk: DiskObjects) -> None:
-    warehouse.insert("trajectories", rows(3, YESTERDAY))
+    ingest(warehouse, rows(3, YESTERDAY))
     archive_days(warehouse, disk, NOW)
     (key,) = keys(disk)
     assert read(disk, key).sort("sequence").equals(stored(warehouse))
@@ -156,7 +164,7 @@ def test_a_day_of_any_size_passes_in_pieces(
     warehouse: Warehouse, disk: DiskObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive_files, "_GROUP_BYTES", 1 << 20)
-    warehouse.insert("trajectories", rows(1500, YESTERDAY, bytes_each=20_000))
+    ingest(warehouse, rows(1500, YESTERDAY, bytes_each=20_000))
     before = stored(warehouse, "expires_at")
     archive_days(warehouse, disk, NOW)
     (key,) = keys(disk)
@@ -170,16 +178,41 @@ def test_a_day_of_any_size_passes_in_pieces(
 
 
 def test_restoring_twice_doubles_nothing_and_a_newer_revision_stays(warehouse: Warehouse, disk: DiskObjects) -> None:
-    warehouse.insert("trajectories", rows(3, YESTERDAY))
+    ingest(warehouse, rows(3, YESTERDAY))
     archive_days(warehouse, disk, NOW)
-    warehouse.insert("trajectories", rows(1, YESTERDAY, first=2, revision=2))
+    ingest(warehouse, rows(1, YESTERDAY, first=2, revision=2))
     for _ in range(2):
         restore(warehouse, disk, YESTERDAY)
     assert list(stored(warehouse)["revision"]) == [1, 2, 1]
 
 
+def test_what_newer_rules_refused_or_judged_anew_is_not_restored(warehouse: Warehouse, disk: DiskObjects) -> None:
+    ingest(warehouse, rows(5, YESTERDAY))
+    archive_days(warehouse, disk, NOW)
+    warehouse.execute("TRUNCATE TABLE trajectories")
+    for number, verdict in enumerate(("refused", "duplicate", "opted_out"), start=1):
+        ingest(warehouse, rows(1, YESTERDAY, first=number, revision=1 if verdict == "duplicate" else 2), verdict)
+    ingest(warehouse, rows(1, YESTERDAY, first=4, revision=2))
+    warehouse.execute("TRUNCATE TABLE trajectories")
+    report = restore_days(warehouse, disk, YESTERDAY.date(), YESTERDAY.date(), NOW)
+    assert (report.restored, report.erased, report.outdated) == ({YESTERDAY.date(): 1}, 0, 4)
+    assert list(warehouse.query("SELECT sequence FROM trajectories")["sequence"]) == [5]
+
+
+def test_a_row_of_which_a_newer_version_is_present_is_not_restored(warehouse: Warehouse, disk: DiskObjects) -> None:
+    ingest(warehouse, rows(2, YESTERDAY))
+    archive_days(warehouse, disk, NOW)
+    # Stored by an ingest that died before its ledger.
+    warehouse.insert("trajectories", rows(1, YESTERDAY, revision=2))
+    warehouse.execute("ALTER TABLE trajectories DELETE WHERE revision = 1", {}, {"mutations_sync": 2})
+    report = restore_days(warehouse, disk, YESTERDAY.date(), YESTERDAY.date(), NOW)
+    assert (report.restored, report.outdated) == ({YESTERDAY.date(): 1}, 1)
+    found = warehouse.query("SELECT sequence, revision FROM trajectories ORDER BY sequence")
+    assert found.rows() == [(1, 2), (2, 1)]
+
+
 def test_restored_rows_are_held_where_a_dataset_holds_them(warehouse: Warehouse, disk: DiskObjects) -> None:
-    warehouse.insert("trajectories", rows(3, YESTERDAY))
+    ingest(warehouse, rows(3, YESTERDAY))
     archive_days(warehouse, disk, NOW)
     hold_for_dataset(warehouse, "dataset-1", [stored(warehouse)["trajectory_id"][1]])
     restore(warehouse, disk, YESTERDAY)
@@ -187,9 +220,9 @@ def test_restored_rows_are_held_where_a_dataset_holds_them(warehouse: Warehouse,
 
 
 def test_erased_users_are_neither_archived_nor_restored(warehouse: Warehouse, disk: DiskObjects) -> None:
-    warehouse.insert("trajectories", rows(3, YESTERDAY, user="erased"))
-    warehouse.insert("trajectories", rows(2, YESTERDAY, user="other", first=4))
-    warehouse.insert("trajectories", rows(1, YESTERDAY + timedelta(milliseconds=2), user="erased", first=6))
+    ingest(warehouse, rows(3, YESTERDAY, user="erased"))
+    ingest(warehouse, rows(2, YESTERDAY, user="other", first=4))
+    ingest(warehouse, rows(1, YESTERDAY + timedelta(milliseconds=2), user="erased", first=6))
     archive_days(warehouse, disk, NOW)
     warehouse.execute("TRUNCATE TABLE trajectories")
     write_tombstone(warehouse, "erased", YESTERDAY + timedelta(milliseconds=1))
@@ -197,7 +230,7 @@ def test_erased_users_are_neither_archived_nor_restored(warehouse: Warehouse, di
     assert (sum(report.restored.values()), report.erased) == (3, 3)
     assert list(stored(warehouse)["sequence"]) == [4, 5, 6]
 
-    warehouse.insert("trajectories", rows(3, YESTERDAY, user="erased"))
+    ingest(warehouse, rows(3, YESTERDAY, user="erased"))
     archive_days(warehouse, disk, NOW)
     (key,) = keys(disk)
     assert sorted(read(disk, key)["sequence"]) == [4, 5, 6]
@@ -220,7 +253,7 @@ def test_who_is_erased_while_a_day_is_archived_or_restored_is_in_neither(
     erasing = ErasingMeanwhile(disk.root)
     erasing.user = "one"
     for number, user in enumerate(("one", "two", "three"), start=1):
-        warehouse.insert("trajectories", rows(1, YESTERDAY, user=user, first=number))
+        ingest(warehouse, rows(1, YESTERDAY, user=user, first=number))
     archive_days(warehouse, erasing, NOW)
     (key,) = keys(disk)
     assert sorted(read(disk, key)["user"]) == ["three", "two"]
@@ -234,12 +267,12 @@ def test_a_day_that_is_not_in_the_archive_is_named_and_nothing_is_restored(
 ) -> None:
     with pytest.raises(NotArchived, match=f"lacks every day from {LAST_WEEK.date()} to {YESTERDAY.date()}: choose"):
         restore(warehouse, disk, LAST_WEEK, YESTERDAY)
-    warehouse.insert("trajectories", rows(1, YESTERDAY))
+    ingest(warehouse, rows(1, YESTERDAY))
     archive_days(warehouse, disk, NOW)
     warehouse.execute("TRUNCATE TABLE trajectories")
     assert restore(warehouse, disk, LAST_WEEK, YESTERDAY) == {YESTERDAY.date(): 1}, "nothing happened on the others"
 
-    ledger = pl.DataFrame({"stream": ["RL_TRAJECTORIES"], "sequence": [1], "stream_time": [LAST_WEEK]})
+    ledger = pl.DataFrame({"stream": ["RL_TRAJECTORIES"], "sequence": [9], "stream_time": [LAST_WEEK]})
     warehouse.insert("trajectory_ledger", ledger.with_columns(verdict=pl.lit("accepted")))
     warehouse.execute("TRUNCATE TABLE trajectories")
     with pytest.raises(NotArchived, match=f"lacks {LAST_WEEK.date()}: choose"):
@@ -249,7 +282,7 @@ def test_a_day_that_is_not_in_the_archive_is_named_and_nothing_is_restored(
 
 @pytest.mark.parametrize("kept", [0.0, 0.5, 0.99])
 def test_a_broken_object_is_named_and_nothing_is_lost(warehouse: Warehouse, disk: DiskObjects, kept: float) -> None:
-    warehouse.insert("trajectories", rows(50, YESTERDAY))
+    ingest(warehouse, rows(50, YESTERDAY))
     archive_days(warehouse, disk, NOW)
     (key,) = keys(disk)
     whole = disk.get(key)
@@ -261,7 +294,7 @@ def test_a_broken_object_is_named_and_nothing_is_lost(warehouse: Warehouse, disk
 
 
 def test_an_object_that_was_changed_on_the_disk_is_refused(warehouse: Warehouse, disk: DiskObjects) -> None:
-    warehouse.insert("trajectories", rows(50, YESTERDAY))
+    ingest(warehouse, rows(50, YESTERDAY))
     archive_days(warehouse, disk, NOW)
     (key,) = keys(disk)
     content = bytearray((disk.root / key).read_bytes())

@@ -1,17 +1,25 @@
 """Dead letters: one per refused sequence, redacted, listed while they are refused, and replayed after a fix."""
 
 import json
+import re
 from hashlib import sha256
 from typing import Any
 
 import pytest
 
-from rl_pipeline.ingestion.dead_letters import NoDeadLetter, list_dead_letters, show_dead_letter
+from rl_pipeline.ingestion.dead_letters import (
+    NoDeadLetter,
+    dead_letter_subject,
+    list_dead_letters,
+    sequence_of_dead_letter,
+    show_dead_letter,
+)
 from rl_pipeline.ingestion.excerpts import EXCERPT_CHARACTERS, excerpt_of
+from rl_pipeline.redaction.policy import RedactionPolicy
 from rl_pipeline.redaction.redactor import PLACEHOLDER, Redactor
 from rl_pipeline_tests.ingestion.ingesting import (
+    KEY,
     NOW,
-    OTHER_POLICY,
     POLICY,
     SECRET,
     STREAM,
@@ -57,10 +65,41 @@ def test_a_sequence_has_one_letter_however_often_and_late_it_is_refused(ingestin
     # The window in which the stream knows messages by their ids is over.
     wait_until(lambda: not ingesting.stream.publish("agent.rl.dlq.probe", b"{}", "probe").duplicate)
     ingesting.stream.request("STREAM.PURGE.RL_DLQ", {"filter": "agent.rl.dlq.probe"})
-    for policy in (OTHER_POLICY, POLICY):
-        ingesting.drain(policy=policy)
+    write_ledger_of_nothing(ingesting)
+    ingesting.drain()
     ingesting.replay([1, 2])
     assert [letter["sequence"] for letter in ingesting.letters()] == [1, 2]
+
+
+def write_ledger_of_nothing(ingesting: Ingesting) -> None:
+    """As if the ingest had been killed before it wrote the ledger."""
+    ingesting.warehouse.execute("TRUNCATE TABLE trajectory_ledger")
+
+
+def test_newer_rules_write_a_letter_of_their_own_and_that_one_is_shown(ingesting: Ingesting) -> None:
+    made = document() | {"turns": []}
+    made["metadata"]["note"] = "zanzibar launch"
+    ingesting.publish(made, b"{}")
+    ingesting.drain()
+    assert "zanzibar launch" in show_dead_letter(ingesting.stream, STREAM, 1).excerpt
+    for _ in range(2):
+        ingesting.drain(policy=RedactionPolicy(KEY, {"zanzibar": "NAME"}))
+    shown = show_dead_letter(ingesting.stream, STREAM, 1)
+    assert (shown.sequence, shown.revision, "zanzibar" in shown.excerpt) == (1, 2, False)
+    assert [(letter["sequence"], letter["revision"]) for letter in ingesting.letters()] == [
+        (1, 1),
+        (2, 1),
+        (1, 2),
+        (2, 2),
+    ]
+
+
+def test_the_subject_of_a_letter_tells_its_sequence() -> None:
+    subject = dead_letter_subject(STREAM, 12, 3)
+    assert subject == f"agent.rl.dlq.{STREAM}.12.3"
+    assert sequence_of_dead_letter(STREAM, subject) == 12
+    for other in (dead_letter_subject("OTHER", 12, 3), "agent.rl.dlq.trajectory", f"agent.rl.dlq.{STREAM}.12"):
+        assert sequence_of_dead_letter(STREAM, other) is None
 
 
 def test_letters_are_listed_by_reason_and_range_the_newest_first(ingesting: Ingesting) -> None:
@@ -137,6 +176,33 @@ def test_no_excerpt_shows_a_secret_however_it_was_written(content: str) -> None:
 def test_an_excerpt_does_not_show_its_user_either() -> None:
     for content in (b'{"a": "by user-5f0c9d11"}', b"by user-5f0c9d11, broken"):
         assert "5f0c9d11" not in excerpt_of(content, REDACTOR, {"user-5f0c9d11": "USER"})
+
+
+@pytest.mark.parametrize("user", ["erin-7", "e", "1", "REDACTED", "USER", "@erin", 'a"b', "true", "ada lovelace"])
+def test_an_excerpt_does_not_show_its_user_however_short_the_id_is(user: str) -> None:
+    stands = REDACTOR.placeholder("USER", user)
+    contents = {
+        "in a text": {"note": f"{user} wrote; ({user})."},
+        "as a name": {user: {"n": 1.5}},
+        "alone": [user],
+    }
+    for tree in contents.values():
+        for content in (json.dumps(tree), json.dumps(tree) + ",}"):
+            shown = excerpt_of(content.encode(), REDACTOR, {user: "USER", "somebody": "USER"})
+            assert stands in shown
+            rest = PLACEHOLDER.sub("", shown)
+            assert not re.search(rf"(?<!\w){re.escape(user)}(?!\w)", rest)
+    assert "note" in excerpt_of(json.dumps(contents["in a text"]).encode(), REDACTOR, {user: "USER"})
+
+
+def test_an_excerpt_of_a_number_that_is_a_user_does_not_show_it() -> None:
+    assert "4711" not in excerpt_of(b'{"user_id": 4711, "n": 47110}', REDACTOR, {"4711": "USER"}).replace("47110", "")
+
+
+def test_nothing_is_shown_of_a_list_of_users_or_of_what_is_no_text() -> None:
+    many = {f"user-{number}": "USER" for number in range(100)}
+    assert excerpt_of(json.dumps(list(many)).encode(), REDACTOR, many) == ""
+    assert excerpt_of(f"password {SECRET}".encode("utf-16"), REDACTOR, {}) == ""
 
 
 def test_an_excerpt_of_something_harmless_is_readable() -> None:

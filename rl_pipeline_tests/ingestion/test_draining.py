@@ -109,8 +109,9 @@ def test_a_half_done_range_is_resumed_and_what_is_done_is_not_even_read(
     monkeypatch.setattr(type(ingesting.stream), "read", noting_read)
     report = ingesting.drain()
     assert (report.judged, report.unchanged) == (6, 6)
-    # The ninth lies between others of its batch; the first five are a batch and more.
-    assert read == [6, 7, 8, 9, 10, 11, 12]
+    # The ninth, the last that is known, tells whether it is the same stream, and then lies between others of its batch;
+    # the first five are a batch and more.
+    assert read == [9, 6, 7, 8, 9, 10, 11, 12]
     assert ingesting.stored_sequences() == list(range(1, 13))
 
 

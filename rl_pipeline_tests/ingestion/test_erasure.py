@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -213,6 +214,43 @@ def test_the_user_is_found_wherever_a_message_may_name_them(erasing: Erasing) ->
     assert list(erasing.messages()) == [4, 6, 7, 8]
     assert report.messages == 4
     assert erasing.ingesting.stored_sequences() == [4]
+
+
+def test_what_was_refused_for_its_shape_is_erased_with_its_letter(erasing: Erasing) -> None:
+    def shapes(made: dict[str, Any]) -> list[Any]:
+        text = json.dumps(made)
+        return [[made], {"data": made}, {"wrapped": text}, {"event": {"payload": made}}, text, json.dumps([text])]
+
+    by_number = {**document(3), "metadata": {"user_id": 777}}
+    contents = [*shapes(document(1, user_id=ERIN)), *shapes(document(2, user_id=FAYE)), [by_number]]
+    erasing.ingesting.publish(*[json.dumps(content).encode() for content in contents])
+    erasing.drain()
+    assert set(erasing.ingesting.verdicts().values()) == {"refused"}
+    report = erasing.erase()
+    assert (report.messages, report.dead_letters) == (6, 6)
+    assert list(erasing.messages()) == [letter["sequence"] for letter in erasing.ingesting.letters()]
+    assert list(erasing.messages()) == list(range(7, 14))
+    assert not any(FAYE in letter["excerpt"] for letter in erasing.ingesting.letters())
+    assert erasing.erase("777").messages == 1
+
+
+def test_feedback_of_another_shape_is_erased_too(erasing: Erasing) -> None:
+    erasing.stream.publish("agent.rl.feedback.v1", json.dumps([{"user_id": ERIN}]).encode(), "1")
+    erasing.stream.publish("agent.rl.feedback.v1", json.dumps([{"user_id": FAYE}]).encode(), "2")
+    assert erasing.erase().feedback == 1
+    assert list(erasing.messages("RL_FEEDBACK")) == [2]
+
+
+def test_the_second_user_of_a_trajectory_takes_it_along(erasing: Erasing) -> None:
+    of_both = document(1, user_id=FAYE)
+    of_both["metadata"]["user_id"] = ERIN
+    erasing.ingesting.publish(of_both, document(2, user_id=FAYE))
+    erasing.drain()
+    erasing.erase(opt_out=True)
+    assert erasing.ingesting.stored_sequences() == list(erasing.messages()) == [2]
+    erasing.ingesting.publish(of_both)
+    erasing.drain()
+    assert erasing.ingesting.verdicts() == {1: "erased", 2: "accepted", 3: "erased"}
 
 
 def test_a_user_named_like_nothing_takes_nobody_with_them(erasing: Erasing) -> None:

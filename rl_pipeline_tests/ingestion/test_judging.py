@@ -130,6 +130,103 @@ def test_a_user_who_is_named_only_in_the_metadata_is_a_user_too() -> None:
     assert judged(made, erasures={judgement.users[0]: NOW}).verdict == "erased"
 
 
+def test_a_user_whose_id_is_a_number_is_a_user_too() -> None:
+    made = document()
+    made["metadata"]["user_id"] = 4711234
+    judgement = judged(made)
+    assert judgement.trajectory is not None
+    assert judgement.trajectory.user == REDACTOR.placeholder("USER", "4711234")
+    assert json.loads(judgement.trajectory.document)["metadata"]["user_id"] == judgement.trajectory.user
+    assert "4711234" not in everything_in(judgement)
+    assert judged(made, erasures={judgement.users[1]: NOW}).verdict == "erased"
+
+
+def test_a_second_user_is_replaced_too_and_the_tombstone_of_either_counts() -> None:
+    made = document(user_id="alice-1", instructions="alice-1000 and bob-2-raw")
+    made["metadata"]["user_id"] = ["bob-2-raw", {"also": 77}]
+    judgement = judged(made)
+    assert judgement.trajectory is not None
+    assert judgement.trajectory.user == REDACTOR.placeholder("USER", "alice-1")
+    stands = [REDACTOR.placeholder("USER", user) for user in ("bob-2-raw", "77")]
+    stored = json.loads(judgement.trajectory.document)
+    assert stored["metadata"]["user_id"] == [stands[0], {"also": stands[1]}]
+    assert stored["task_context"]["instructions"] == f"alice-1000 and {stands[0]}"
+    for user in ("alice-1", "bob-2-raw", "77"):
+        for found in user_placeholders(user, KEYS):
+            assert judged(made, erasures={found: NOW}).verdict == "erased"
+
+
+MALFORMED = [
+    pytest.param('{"task_context":{"opt_out":false,"user_id":"erin-7"},}', id="trailing comma"),
+    pytest.param('{"task_context":{"opt_out":false,"user_id":"erin-7"}} trailing', id="trailing text"),
+    pytest.param('{"task_context":{"opt_out":false,"user_id":"erin-7","y":tru},"z":1}', id="half a word"),
+    pytest.param("{'task_context':{'opt_out':false,'user_id':'erin-7'}}", id="single quotes"),
+    pytest.param('\ufeff{"task_context":{"opt_out":false,"user_id":"erin-7"}}', id="byte order mark"),
+    pytest.param(f'{{"a":{"[" * 5000},"opt_out":false,"user_id":"erin-7"}}', id="depth bomb"),
+    pytest.param('[{"task_context":{"opt_out":false,"user_id":"erin-7"}}]', id="list"),
+    pytest.param('{"task_context":{"opt_out":false,"user_id":"erin-7"},"task_context":{}}', id="repeated key"),
+    pytest.param('{"user_id":"erin-7","opt_out":false,"user_id":"another"}', id="repeated id"),
+    pytest.param('{"payload":{"z":1},"task_context":{"opt_out":false,"user_id":"erin-7"}}', id="beside a payload"),
+    pytest.param('{"task_context":"{\\"opt_out\\":false,\\"user_id\\":\\"erin-7\\"}"}', id="JSON in a string"),
+    pytest.param(json.dumps(json.dumps(json.dumps({"opt_out": False, "user_id": "erin-7"}))), id="in two strings"),
+    pytest.param('{"task_context":"{\\"opt_out\\":false,\\"user_id\\":\\"erin-7\\",}"}', id="broken JSON in a string"),
+    pytest.param(
+        '{"task_context":"{\\"opt_out\\":false,\\"user_id\\":\\"erin-7\\"}",}', id="in a string of broken JSON"
+    ),
+    pytest.param('{"opt_out":false,"user_id":"erin\\u002d7",}', id="escaped"),
+    pytest.param('{"opt_out":false,"user_id":"erin-7, "y":2}', id="a quote that is missing"),
+    pytest.param('{"opt_out":false,"user_id":["erin-7"]}', id="list of ids"),
+    pytest.param("opt_out=false user_id=erin-7", id="no JSON at all"),
+]
+
+
+@pytest.mark.parametrize("content", MALFORMED)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_a_malformed_message_has_its_user_too(content: str, encoding: str) -> None:
+    data = content.encode(encoding)
+    judgement = judged(data, message_id="of-erin-7")
+    assert (judgement.verdict, judgement.message_id) == ("refused", "")
+    assert judgement.refusal is not None
+    assert "erin" not in everything_in(judgement)
+    assert "e r i n" not in everything_in(judgement)
+    (user,) = user_placeholders("erin-7", [OLD_KEY])
+    assert user in judgement.users
+    erased = judged(data, {user: NOW})
+    assert (erased.verdict, erased.reason) == ("erased", "user_erased")
+    assert_nothing_is_kept(erased)
+
+
+@pytest.mark.parametrize("content", MALFORMED)
+@pytest.mark.parametrize("said", ["true", "True", "1"])
+def test_of_a_malformed_message_that_opts_out_nothing_is_kept(content: str, said: str) -> None:
+    opting_out = content.replace("false", said)
+    judgement = judged(opting_out.encode())
+    assert (judgement.verdict, judgement.reason) == ("opted_out", "user_opted_out")
+    assert_nothing_is_kept(judgement)
+
+
+def test_whom_a_valid_trajectory_only_mentions_is_not_its_user_but_in_no_excerpt_either() -> None:
+    made = document(user_id=USER)
+    made["turns"][0]["action"]["tool_args"] = {"user_id": "erin-7", "opt_out": True}
+    tombstone = dict.fromkeys(user_placeholders("erin-7", KEYS), NOW)
+    assert judged(made, tombstone).verdict == "accepted"
+    made["metadata"][SECRET] = "as a key"
+    refused = judged(made, tombstone)
+    assert refused.reason == "sensitive_key"
+    assert "erin-7" not in everything_in(refused)
+
+
+@pytest.mark.parametrize("user", ["success", "coding", "user_message", "task_context", "thumbs_up", "e", "1", "true"])
+def test_a_user_whose_id_is_a_word_of_the_contract_is_accepted(user: str) -> None:
+    made = document(user_id=user, domain="coding", task_status="success")
+    judgement = judged(made)
+    assert judgement.verdict == "accepted"
+    assert judgement.trajectory is not None
+    stored = json.loads(judgement.trajectory.document)["task_context"]
+    assert stored["user_id"] == judgement.trajectory.user == REDACTOR.placeholder("USER", user)
+    assert (stored["domain"], stored["task_status"]) == ("coding", "success")
+
+
 def assert_nothing_is_kept(judgement: Judgement) -> None:
     assert (judgement.message_id, judgement.trajectory_id, judgement.publisher, judgement.users) == ("", "", "", ())
     assert judgement.trajectory is None

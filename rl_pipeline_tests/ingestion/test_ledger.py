@@ -1,5 +1,6 @@
 """What the ledger holds, and what can be asked of it."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
 import polars as pl
@@ -12,7 +13,9 @@ from rl_pipeline.ingestion.ledger import (
     LedgerRow,
     Verdict,
     current_revision,
+    duplicates_of,
     known_rows,
+    last_message,
     ledger_watermark,
     mark_displaced,
     rows_of,
@@ -52,7 +55,7 @@ def test_a_row_is_read_back_as_it_was_written(warehouse: Warehouse) -> None:
     written = warehouse.query("SELECT * FROM trajectory_ledger FINAL").row(0, named=True)
     assert (written["stream"], written["sequence"], written["stream_time"]) == (STREAM, 7, NOW)
     assert (written["message_id"], written["trajectory_id"]) == ("message-7", "trajectory-7")
-    assert known_rows(warehouse, STREAM, 1, 9) == {7: Known(1, "refused", "trajectory-7")}
+    assert known_rows(warehouse, STREAM, 1, 9) == {7: Known(1, "refused", "trajectory-7", "00")}
     assert known_rows(warehouse, "OTHER", 1, 9) == {}
     assert rows_of(warehouse, STREAM, [6, 7]) == known_rows(warehouse, STREAM, 6, 7)
 
@@ -103,6 +106,21 @@ def test_a_displaced_sequence_becomes_a_duplicate_and_keeps_the_rest_of_its_row(
     changed = {name for name in before if before[name] != after[name]}
     assert changed <= {"verdict", "reason", "ingested_at"}
     assert after["reason"] == ledger.SAME_TRAJECTORY
+
+
+def test_the_duplicates_of_a_trajectory_are_found_by_its_id(warehouse: Warehouse) -> None:
+    again = [replace(row(number, "duplicate"), trajectory_id="trajectory-1") for number in (2, 4)]
+    write_rows(warehouse, STREAM, [row(1), row(3, "duplicate"), *again])
+    assert duplicates_of(warehouse, STREAM, ["trajectory-1"]).keys() == {2, 4}
+    assert duplicates_of(warehouse, "OTHER", ["trajectory-1"]) == {}
+
+
+def test_the_last_message_is_the_highest_that_was_seen_and_not_one_that_was_lost(warehouse: Warehouse) -> None:
+    assert last_message(warehouse, STREAM) == (0, "")
+    write_rows(warehouse, STREAM, [replace(row(number), sha256=f"{number:02}") for number in (1, 12, 7)])
+    write_rows(warehouse, "OTHER", [row(99)])
+    write_lost(warehouse, STREAM, range(13, 20), stream_time=NOW, revision=1)
+    assert last_message(warehouse, STREAM) == (12, "12")
 
 
 def test_the_same_rules_keep_their_revision_and_others_get_the_next(

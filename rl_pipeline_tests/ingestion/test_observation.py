@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from rl_pipeline.ingestion.ledger import StreamRecreated
 from rl_pipeline.ingestion.observation import StreamObservation, observe, record
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.stores.stream import OutgoingMessage
@@ -59,6 +60,13 @@ def test_a_stream_of_which_everything_aged_out_still_tells_what_was_lost(stream:
     stream.request(f"STREAM.PURGE.{STREAM}")
     seen = seen_at(stream, 4)
     assert (seen.messages, seen.lag, seen.overrun) == (0, 0, 6)
+
+
+@pytest.mark.parametrize("count", [0, 4])
+def test_a_stream_that_ends_before_what_was_ingested_was_created_again(stream: JetStream, count: int) -> None:
+    publish(stream, count)
+    with pytest.raises(StreamRecreated, match=rf"{STREAM} was deleted .* it ends at {count}, and 5 is ingested .* set"):
+        seen_at(stream, 5)
 
 
 def test_two_observations_of_the_same_state_share_a_cursor_and_any_movement_changes_it(stream: JetStream) -> None:

@@ -192,7 +192,7 @@ def test_a_long_secret_is_also_found_inside_of_words() -> None:
     assert secret not in json.dumps(redactor().redact(tree).tree)
 
 
-@pytest.mark.parametrize("ordinary", ["hunter2", "production", "Production", "12345678", "--------"])
+@pytest.mark.parametrize("ordinary", ["hunter", "production", "Production", "12345678", "--------"])
 def test_ordinary_words_and_numbers_are_not_looked_for(ordinary: str) -> None:
     tree = {"password": ordinary, "text": f"the {ordinary} server"}
     assert redactor().redact(tree).tree["text"] == tree["text"]

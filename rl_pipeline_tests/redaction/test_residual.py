@@ -20,6 +20,16 @@ LEFT_BEHIND = {
     "PHONE": "call (415) 555-2671 now",
     "IP_ADDRESS": '{"remote_addr": "41.173.96.26"}',
 }
+BARE = {
+    "API_KEY": "ghp_" + "9aZ3kLmQ8rT2vXw7YbN5cD4eF6gH1jK0pRsU",
+    "EMAIL": "jane.doe@mail-host.com",
+    "CREDIT_CARD": "visa 4454794511390933",
+    "SSN": "536-90-4399",
+    "IBAN": "GB59IFUE40226315499137",
+    "PHONE": "(415) 555-2671",
+    "IP_ADDRESS": "ip=41.173.96.26",
+}
+"""What `LEFT_BEHIND` shows in a sentence, alone."""
 ORDINARY = [
     "",
     "commit 2fd4e1c67a2d28fced849ee1bb76e7391b93eb12",
@@ -35,8 +45,14 @@ ORDINARY = [
 ]
 
 
+def beside_escapes(text: str) -> list[str]:
+    """The text where JSON writes a letter right before and behind it."""
+    return [f"line\n{text}\nline", f"a\t{text}\r\n", f"\x1b[1;31m{text}\x1b[0m", json.dumps(f"line\n{text}\nline")]
+
+
 def texts() -> list[str]:
     plain = [*LEFT_BEHIND.values(), *ORDINARY]
+    plain += [beside for text in plain for beside in beside_escapes(text)]
     return [*plain, *map(json.dumps, plain), json.dumps({"turns": [{"content": text} for text in plain]})]
 
 
@@ -44,6 +60,13 @@ def texts() -> list[str]:
 def test_what_was_left_behind_is_found_in_a_text_and_in_its_json(kind: str) -> None:
     assert residual_findings(LEFT_BEHIND[kind]) == {kind: 1}
     assert residual_findings(json.dumps({"turns": [{"content": LEFT_BEHIND[kind]}]})) == {kind: 1}
+
+
+@pytest.mark.parametrize("kind", LEFT_BEHIND)
+def test_what_was_left_behind_is_found_between_line_ends_and_colours(kind: str) -> None:
+    value = BARE.get(kind, LEFT_BEHIND[kind])
+    for text in beside_escapes(value):
+        assert residual_findings(json.dumps({"turns": [{"content": text}]})) == {kind: 1}, text
 
 
 @pytest.mark.parametrize("text", ORDINARY)
@@ -71,3 +94,9 @@ def test_clickhouse_counts_the_same(warehouse: ClickHouseWarehouse, allowed: fro
     counted = warehouse.query(f"SELECT {columns} FROM texts ORDER BY number").to_dicts()
     inside = [{kind: count for kind, count in row.items() if count} for row in counted]
     assert inside == [residual_findings(document, allowed) for document in documents]
+
+
+@pytest.mark.parametrize("piece", ["\\", "\\n", "\\\\n", "\\u001b[0;"])
+def test_a_text_of_escapes_is_read_to_its_end(piece: str) -> None:
+    """A pattern that goes astray on repetition would not end within the suite's time."""
+    assert residual_findings(piece * (1 << 20)) == {}

@@ -72,7 +72,7 @@ def test_names_do_not_surprise(name: str) -> None:
 
 
 def test_hashes_and_uuids_are_known_by_their_form() -> None:
-    assert is_uuid(b"c4ed6c21-9dd5-4a05-8e3f-c56d1151cce8")
+    assert is_uuid(b"3b9f0e72-5d16-4c8a-b7e4-90a2d6f1c853")
     assert is_hash(b"7c2e9b4d1f8a3650e7d9c1b3a5f8e2d4b6a09c13")
     assert not is_hash(b"7c2e9b4d1f8a3650e7d9c1b3a5f8e2d4b6a09c1")
     assert not is_hash(b"7c2e9b4d1f8a3650E7D9c1b3a5f8e2d4b6a09c13")
@@ -81,11 +81,12 @@ def test_hashes_and_uuids_are_known_by_their_form() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        "your_api_key_here", "<token>", "xxxxxxxxxxxx", "changeme", "CHANGE_ME", "AKIAIOSFODNN7EXAMPLE", "***",
+        "your_api_key_here", "<token>", "xxxxxxxxxxxx", "changeme", "CHANGE_ME", "AKIAQWMZR3T27EXAMPLE", "***",
         "${VAR}", "$TOKEN", "prefix-${VAR}-suffix", "{{template}}", "{password}", "%s", "%s:%s", "%(password)s",
         "%PASSWORD%",
         "@PASSWORD@", "my-secret-key", "some_token", "sk-1234...", "!Ref", "abcdefghijklmnopqrstuvwxyz", "1234567890",
         "000000000000", "#{password}", "[PASSWORD]", "token_goes_here",
+        "example_password1", "pass-example-7Kq92x", "replaceme123", "$oauth2Token", "$DB_PASS2x", "sk-Qm7Zp2Lx...",
     ],
 )  # fmt: skip
 def test_a_placeholder_is_not_real(value: str) -> None:
@@ -95,8 +96,9 @@ def test_a_placeholder_is_not_real(value: str) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        "hunter2", "P@ssw0rd$1", "!Qm7Zp2Lx", "Tr0ub4dor&3", "m{{h}o]p${e[nob", "7c2e9b4d1f8a3650e7d9c1b3a5f8e2d4",
-        "c4ed6c21-9dd5-4a05-8e3f-c56d1151cce8", "correcthorse",
+        "hunter2", "K!tch3n$7", "!Qm7Zp2Lx", "Tr0ub4dor&3", "m{{h}o]p${e[nob", "7c2e9b4d1f8a3650e7d9c1b3a5f8e2d4",
+        "3b9f0e72-5d16-4c8a-b7e4-90a2d6f1c853", "correcthorse",
+        "Example7Kq92x", "Mytodo7Kq92", "aB...7Kq92x", "$uperS3cret9",
     ],
 )  # fmt: skip
 def test_a_literal_secret_is_real(value: str) -> None:
@@ -133,7 +135,7 @@ def test_a_name_that_holds_a_secret_is_known(name: str) -> None:
     "name",
     [
         "csrf_token", "public_key", "primary_key_name", "cache_key", "sortKey", "max_tokens", "tokenizer", "author",
-        "token_count", "password_field", "secretName", "keyboard", "access_token_url", "next_page_token",
+        "token_count", "password_field", "secretName", "keyboard", "auth_token_url", "next_page_token",
     ],
 )  # fmt: skip
 def test_a_name_that_holds_no_secret_is_known(name: str) -> None:
@@ -142,13 +144,20 @@ def test_a_name_that_holds_no_secret_is_known(name: str) -> None:
 
 def test_a_mere_key_holds_a_secret_only_if_it_was_drawn() -> None:
     assert accepts("secret_value", 'key = "q7m2zp9lx4vktr8wn3by"')
-    assert accepts("secret_value", 'api_key = "c4ed6c21-9dd5-4a05-8e3f-c56d1151cce8"')
-    assert not accepts("secret_value", 'key = "c4ed6c21-9dd5-4a05-8e3f-c56d1151cce8"')
+    assert accepts("secret_value", 'api_key = "3b9f0e72-5d16-4c8a-b7e4-90a2d6f1c853"')
+    assert not accepts("secret_value", 'key = "3b9f0e72-5d16-4c8a-b7e4-90a2d6f1c853"')
     assert not accepts("secret_value", 'key = "settings_of_user_2"')
 
 
+def test_a_few_bytes_over_and_over_and_a_name_again_are_turned_away_first() -> None:
+    assert not accepts("varied", "key = 1key=1key=1key=1")
+    assert accepts("varied", "key = q7m2zp9lx4")
+    assert not accepts("not_its_name", "password = Password=password=")
+    assert accepts("not_its_name", "password = password7Kq")
+
+
 def test_basic_credentials_are_recognised_by_what_they_encode() -> None:
-    assert accepts("user_and_password", "Basic: YXBpOmgwcGsxbnN+MjFz")
+    assert accepts("user_and_password", "Basic: YXBpOnczbGtvcnF+NTh6")
     assert not accepts("user_and_password", "Basic: understanding")
 
 
