@@ -14,7 +14,6 @@ import json
 import multiprocessing
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -22,16 +21,17 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
 import psutil
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # for the corpus, when started as a script
+sys.path.insert(0, str(Path(__file__).parent.parent))  # for its neighbours, when started as a script
 
 from benchmarks.corpus import realistic_trajectories
+from benchmarks.servers import running_front
 from rl_pipeline.embedded.nats_server import running_nats_server
 from rl_pipeline.ingestion.draining import drain
 from rl_pipeline.ingestion.reports import DrainReport
@@ -75,17 +75,6 @@ def main() -> None:
     if stored != (count, count) or drained.report.verdicts != {"accepted": count}:
         raise SystemExit(f"{count} were published and {stored} stored: the figures would mean nothing")
     report(count, average, fetch, redaction, drained)
-
-
-@contextmanager
-def running_front(directory: Path) -> Iterator[str]:
-    """The ClickHouse front in its own process; yields its address."""
-    command = [sys.executable, "-m", "rl_pipeline.embedded.clickhouse_http", "--data", str(directory), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield process.stdout.readline().removeprefix("READY ").strip()
-        finally:
-            process.terminate()
 
 
 def publish(stream: JetStream, count: int) -> float:

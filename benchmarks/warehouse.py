@@ -8,12 +8,11 @@ fresh tables, and the quickest of each counts. `insert_of_embedded` and `read_of
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -21,6 +20,9 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+sys.path.insert(0, str(Path(__file__).parent.parent))  # for its neighbours, when started as a script
+
+from benchmarks.servers import running_front
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 
 TABLE = """CREATE TABLE rows (id String, sequence UInt64, turns UInt16, reward Float64, text String,
@@ -55,17 +57,6 @@ def main() -> None:
             latency = median_milliseconds(lambda: behind.query("SELECT 1 AS one"))
         bare.close()
     report(inserts, reads, latency, megabytes)
-
-
-@contextmanager
-def running_front(directory: Path) -> Iterator[str]:
-    """The front in its own process; yields its address."""
-    command = [sys.executable, "-m", "rl_pipeline.embedded.clickhouse_http", "--data", str(directory), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield process.stdout.readline().removeprefix("READY ").strip()
-        finally:
-            process.terminate()
 
 
 class Bare:

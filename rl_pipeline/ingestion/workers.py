@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from dataclasses import dataclass
+from typing import Protocol
 
 from rl_pipeline.contracts import CLAIMED_LIMITS, ClaimCheck, ContractError
 from rl_pipeline.errors import PipelineError
@@ -49,10 +49,6 @@ class Bench:
     policy: RedactionPolicy
     previous_keys: tuple[RedactionKey, ...]
     open_objects: OpenObjects
-
-    def sendable(self) -> Self:
-        """The same with only what can be pickled."""
-        return replace(self, policy=replace(self.policy, dictionary=dict(self.policy.dictionary)))
 
 
 _redactors: dict[str, Redactor] = {}
@@ -137,7 +133,7 @@ def open_judging(bench: Bench, processes: int) -> Iterator[Judging]:
         return
     # Spawned: a fork of a process with an engine or a connection open hangs.
     spawn = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(processes, spawn, _start, (bench.sendable(),))
+    pool = ProcessPoolExecutor(processes, spawn, _start, (bench,))
     try:
         yield _Processes(pool, processes)
     finally:

@@ -179,3 +179,8 @@ def test_an_entry_of_the_dictionary_has_whole_characters_and_enough_of_them() ->
     for entry in ("\ud800abc", "ab", "王"):
         with pytest.raises(InvalidPolicy):
             RedactionPolicy(KEY, {entry: "NAME"})
+
+
+@pytest.mark.parametrize("text", ["", "a plain line", '{"max_tokens": 5, "total_tokens": 7}', "the password is needed"])
+def test_flat_text_without_sensitive_names_stays(text: str) -> None:
+    assert TOOL.redact_text(text).text == text
