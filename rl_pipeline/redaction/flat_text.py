@@ -22,12 +22,12 @@ _PAIR = re.compile(
     rb"(?:name|key)\\*[\"']\s*:\s*\\*[\"'](?P<name>[\w.-]{2,64}+)\\*[\"']\s*,\s*\\*[\"']value\\*[\"']\s*:\s*",
     re.IGNORECASE,
 )
-_QUOTED_PAIR = re.compile(rb'"(?P<name>[A-Za-z_][\w.-]{1,63})(?P<escapes>\\*)"\s{0,8}:\s{0,8}(?P=escapes)"')
+_QUOTED_NAMES = re.compile(rb'"([A-Za-z_][\w.-]*+\\*+)"\s*+:')
+_VALUE_OPENS = re.compile(rb'\s*+(?P<escapes>\\*)"')
+_BACKSLASH = ord("\\")
 _QUOTED_NAME = re.compile(rb"[A-Za-z_][\w.-]{1,63}")
 # What may be kept from one call to the next: no secret is made of letters alone.
 _PLAIN_NAME = re.compile(rb"[A-Za-z_-]{2,40}")
-_QUOTE = re.compile(rb'(?<!\\)(?P<escapes>\\*+)"|(?P<nul>\x00)')
-_LONGEST_QUOTED_NAME = 72
 _OPENS = re.compile(rb"(?P<escapes>\\*)(?P<quote>[\"'`])")
 _BARE = re.compile(rb"(?:(?:bearer|basic|token|digest|bot)\s+)?[^\s\x00,;&\"'`<>)\]}\\]+", re.IGNORECASE)
 _PRIVATE_KEY = re.compile(
@@ -60,21 +60,25 @@ def named_values(buffer: bytes) -> Iterator[tuple[int, int, str]]:
 
 def quoted_values(buffer: bytes) -> Iterator[tuple[int, int, str]]:
     """Start, end and kind of the texts that JSON inside a string holds under sensitive names, however often escaped."""
-    # Most buffers have no such name: all names at once are far quicker than a look at each place.
-    names = {before[before.rfind(b'"', -_LONGEST_QUOTED_NAME) + 1 :] for before in buffer.split(b'":')[:-1]}
-    if not any(map(_name_of, names)):
+    names = {text: name for text in set(_QUOTED_NAMES.findall(buffer)) if (name := _name_of(text))}
+    if not names:  # nearly always
         return
-    for pair in _QUOTED_PAIR.finditer(buffer):
-        name = _name_of(pair["name"])
-        if name is None:
+    unclosed: dict[int, int] = {}
+    for quoted in _QUOTED_NAMES.finditer(buffer):
+        text = quoted[1]
+        if text not in names:
             continue
-        first, last = _quoted(buffer, pair.end(), len(pair["escapes"]))
-        value = buffer[first:last]
-        text = decoded(value)
-        if value != pair["name"] and is_sensitive_value(name, text):
-            start, end = secret_span(text)
+        name, plain = names[text], text.rstrip(b"\\")
+        escapes = len(text) - len(plain)
+        opening = _VALUE_OPENS.match(buffer, quoted.end())
+        if opening is None or len(opening["escapes"]) != escapes:
+            continue
+        first, last = _quoted(buffer, opening.end(), escapes, unclosed)
+        value = decoded(buffer[first:last])
+        if value != plain.decode() and is_sensitive_value(name, value):
+            start, end = secret_span(value)
             if start < end:
-                yield first + len(encoded(text[:start])), last - len(encoded(text[end:])), name.kind
+                yield first + len(encoded(value[:start])), last - len(encoded(value[end:])), name.kind
 
 
 def _name_of(quoted_name: bytes) -> FieldName | None:
@@ -89,13 +93,27 @@ def _name_of_letters(name: bytes) -> FieldName | None:
     return sensitive_name(name.decode())
 
 
-def _quoted(buffer: bytes, start: int, escapes: int) -> tuple[int, int]:
-    """The rest of a string whose own quotes have so many backslashes; nothing if it does not end in its segment."""
-    for quote in _QUOTE.finditer(buffer, start):
-        if quote["nul"]:
-            break
-        if len(quote["escapes"]) % (2 * (escapes + 1)) == escapes:
-            return start, quote.end() - 1 - escapes
+def _quoted(buffer: bytes, start: int, escapes: int, unclosed: dict[int, int]) -> tuple[int, int]:
+    """The rest of a string whose own quotes have so many backslashes; nothing if it does not end in its segment.
+
+    `unclosed` remembers up to where no such quote is left: a text of openings alone would be read again for each.
+    """
+    if start < unclosed.get(escapes, 0):
+        return start, start
+    quote = buffer.find(b'"', start)
+    while quote >= 0:
+        backslashes = quote
+        while backslashes > start and buffer[backslashes - 1] == _BACKSLASH:
+            backslashes -= 1
+        if (quote - backslashes) % (2 * (escapes + 1)) == escapes:
+            end = quote - escapes
+            blank = buffer.find(b"\x00", start, end)
+            if blank < 0:
+                return start, end
+            unclosed[escapes] = blank
+            return start, start
+        quote = buffer.find(b'"', quote + 1)
+    unclosed[escapes] = len(buffer)
     return start, start
 
 

@@ -5,7 +5,7 @@ its own place: it is counted again in the few containers that change.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rl_pipeline.errors import PipelineError
@@ -25,6 +25,7 @@ _LEAST_NUMBER = 10**8
 _MOST_NUMBER = 10**600
 _NUMBERS = frozenset({int, float})
 _TEXT = frozenset({str})
+_OBJECTS = frozenset({dict})
 _LONGEST_ARGUMENTS = 64
 _MOST_CACHED_NAMES = 20_000
 _LONGEST_CACHED_NAME = 64
@@ -73,9 +74,9 @@ class Leaves:
         """Names that were not scanned before."""
         self._root = tree
         self._containers: list[Any] = [[tree]]
-        self._parents: list[tuple[int, str | int]] = [(-1, 0)]
         self._firsts: list[int] = []
         self._inherited: dict[int, FieldName] = {}
+        self._unwritable: set[int] = set()
         self._walk(names)
 
     def all_names(self) -> set[str]:
@@ -85,60 +86,61 @@ class Leaves:
     def rewritten(self, texts: Mapping[int, str], fields: Mapping[tuple[int, str | int], str]) -> Any:
         """The tree with some leaves exchanged; the tree that was given keeps its own."""
         copies: dict[int, Any] = {}
+        parents = self._parents()
         by_container: dict[int, dict[int, str]] = {}
         for number, text in texts.items():
             by_container.setdefault(bisect_right(self._firsts, number) - 1, {})[number] = text
         for container, exchanged in by_container.items():
-            copy = self._copy(container, copies)
+            copy = self._copy(container, copies, parents)
             for number, key in enumerate(self._keys_of_leaves(container), start=self._firsts[container]):
                 if number in exchanged:
                     copy[key] = exchanged[number]
         for (container, key), text in fields.items():
-            self._copy(container, copies)[key] = text
+            self._copy(container, copies, parents)[key] = text
         return copies[0][0] if 0 in copies else self._root
 
     def _walk(self, names: NameCache) -> None:
         texts, containers, ordinary, inherited = self.texts, self._containers, names.ordinary, self._inherited
         # Bound once: this loop sees every value of every message.
-        add_text, add_container, add_parent = texts.append, containers.append, self._parents.append
+        add_first, add_text, add_container = self._firsts.append, texts.append, containers.append
         for index, container in enumerate(containers):  # grows while it is walked
-            self._firsts.append(len(texts))
-            items: Iterable[tuple[Any, Any]]
+            add_first(len(texts))
+            values: Iterable[Any]
             if index in inherited or (type(container) is dict and not ordinary.issuperset(container)):
-                items = self._without_fields(index, container, names)
+                values = self._without_fields(index, container, names)
             elif type(container) is dict:
-                items = container.items()
+                values = container.values()
             else:
-                kinds = set(map(type, container))
-                if kinds == _TEXT:
-                    texts += self._without_arguments(index, container)
-                    continue
-                if _says_nothing(container, kinds):
-                    continue
-                items = enumerate(container)
-            for key, value in items:
+                values = self._values(index, container)
+            for value in values:
                 kind = type(value)
                 if kind is str:
                     add_text(value)
                 elif kind is dict or kind is list:
                     add_container(value)
-                    add_parent((index, key))
                 elif kind is int or kind is float:
                     if not -_LEAST_NUMBER < value < _LEAST_NUMBER and _is_long_number(value):
-                        self._add_number(index, key, int(value))
+                        self._add_number(index, int(value))
                 elif value is not None and kind is not bool:
                     raise NotJson(f"a value of type {kind.__name__} is no JSON: decode the message first")
 
-    def _without_fields(
-        self, index: int, container: dict[str, Any] | list[Any], names: NameCache
-    ) -> Iterator[tuple[str | int, Any]]:
-        """The items that are scanned as any other; the sensitive ones are noted."""
+    def _values(self, index: int, container: list[Any]) -> list[Any]:
+        """The values of a list that must be looked at one by one: most lists hold values of one kind."""
+        kinds = set(map(type, container))
+        if kinds == _TEXT:
+            self.texts += self._without_arguments(index, container)
+        elif kinds == _OBJECTS:
+            self._containers += container
+        elif not _says_nothing(container, kinds):
+            return container
+        return []
+
+    def _without_fields(self, index: int, container: dict[str, Any] | list[Any], names: NameCache) -> Iterator[Any]:
+        """The values that are scanned as any other; the sensitive ones are noted."""
         above = self._inherited.get(index)
         if isinstance(container, list):
             if above is not None:
-                yield from (
-                    (key, value) for key, value in enumerate(container) if not self._take(index, key, value, above)
-                )
+                yield from (value for key, value in enumerate(container) if not self._take(index, key, value, above))
             return
         described = above is not None and (not above.certain or is_schema(container))
         for key, value in container.items():
@@ -150,13 +152,19 @@ class Leaves:
             if name is None and (key in SCHEMA_VALUES or not described):
                 name = above
             if name is None or not self._take(index, key, value, name):
-                yield key, value
+                yield value
 
-    def _add_number(self, index: int, key: str | int, number: int) -> None:
+    def _add_number(self, index: int, number: int) -> None:
         if -_MOST_NUMBER < number < _MOST_NUMBER:
             self.texts.append(str(number))
-        else:  # Python refuses to write it, so nobody can look into it
-            self.fields.append(SensitiveField(index, key, "SECRET", hex(number)))
+            return
+        if index in self._unwritable:
+            return
+        self._unwritable.add(index)
+        # Python refuses to write such numbers, so nobody can look into them.
+        for key, value in _items(self._containers[index]):
+            if type(value) is int and not -_MOST_NUMBER < value < _MOST_NUMBER:
+                self.fields.append(SensitiveField(index, key, "SECRET", hex(value)))
 
     def _without_arguments(self, index: int, texts: list[str]) -> list[str]:
         """The texts without the values in arguments (`--password`, its value) and in a pair (a header)."""
@@ -197,24 +205,35 @@ class Leaves:
         """The keys of the container's texts, in the order of the walk."""
         container = self._containers[index]
         taken = {field.key for field in self.fields if field.container == index}
-        for key, value in container.items() if type(container) is dict else enumerate(container):
+        for key, value in _items(container):
             if key in taken:
                 continue
             if type(value) is str or _is_long_number(value):
                 yield key
 
-    def _copy(self, index: int, copies: dict[int, Any]) -> Any:
+    def _parents(self) -> list[tuple[int, str | int]]:
+        """Where each container lies: found anew for the few trees that change."""
+        parents: list[tuple[int, str | int]] = [(-1, 0)]
+        for index, container in enumerate(self._containers):
+            parents += [(index, key) for key, value in _items(container) if type(value) is dict or type(value) is list]
+        return parents
+
+    def _copy(self, index: int, copies: dict[int, Any], parents: Sequence[tuple[int, str | int]]) -> Any:
         """The container's copy, hung into the copies of all that hold it."""
         wanted, line = index, []
         while index >= 0 and index not in copies:
             line.append(index)
-            index = self._parents[index][0]
+            index = parents[index][0]
         for number in reversed(line):
             copies[number] = self._containers[number].copy()
-            parent, key = self._parents[number]
+            parent, key = parents[number]
             if parent >= 0:
                 copies[parent][key] = copies[number]
         return copies[wanted]
+
+
+def _items(container: dict[str, Any] | list[Any]) -> Iterable[tuple[Any, Any]]:
+    return container.items() if isinstance(container, dict) else enumerate(container)
 
 
 def _says_nothing(numbers: list[Any], kinds: set[type]) -> bool:

@@ -9,8 +9,12 @@ _NUL = b"\x00"
 _SEPARATOR = "\n\x00\n"
 _BETWEEN_NULS = re.compile(rb"[^\x00]+")
 _PLACEHOLDER_OPENS = b"[REDACTED:"
-_COLOUR = re.compile(rb"(?:\x1b|\\(?:u001[bB]|x1[bB]|033|e))\[[0-9;:?]{0,20}[A-Za-z]")
-_ESCAPED_ASCII = re.compile(rb"(?<=\\)u00[0-7][0-9a-fA-F]")
+# Each begins with its own sign: there, and only there, `re` searches as quickly as a buffer is read.
+_COLOUR = re.compile(rb"\x1b\[[0-9;:?]{0,20}[A-Za-z]")
+_WRITTEN_COLOUR = re.compile(rb"\\(?:u001[bB]|x1[bB]|033|e)\[[0-9;:?]{0,20}[A-Za-z]")
+_ESCAPED_LINE_END = re.compile(rb"\\[nr]")
+_ESCAPED_TAB = re.compile(rb"\\t")
+_ESCAPED_ASCII = re.compile(rb"\\u00[0-7][0-9a-fA-F]")
 # Of signs that no value is written with: `%2B` and `%2F` belong to base64, `%40` to an address.
 _ESCAPED_SIGN = re.compile(rb"%(?:0[9ADad]|2[0-9ACac]|3[A-Fa-f]|5[BDbd]|7[BDbd])(?=[0-9A-Za-z])")
 
@@ -85,14 +89,17 @@ def _blank(placeholder: re.Match[bytes]) -> bytes:
     return b"\n" + bytes(len(placeholder[0]) - 2) + b"\n"
 
 
+def _spaces(colour: re.Match[bytes]) -> bytes:
+    return b" " * len(colour[0])
+
+
 def _without_escapes(buffer: bytes) -> bytes:
     """The buffer with blanks for escapes, each as long: their letters and digits would seem to begin the value."""
-    # One byte is far quicker to look for than two, and most buffers have none of these.
-    escaped = b"\\" in buffer
-    if escaped or b"\x1b" in buffer:
-        buffer = _COLOUR.sub(lambda colour: b" " * len(colour[0]), buffer)
-    if escaped:
-        buffer = buffer.replace(b"\\n", b"\\\n").replace(b"\\r", b"\\\r").replace(b"\\t", b"\\\t")
-        if b"\\u00" in buffer:
-            buffer = _ESCAPED_ASCII.sub(b"\x01" * 5, buffer)
+    if b"\x1b" in buffer:
+        buffer = _COLOUR.sub(_spaces, buffer)
+    if b"\\" in buffer:
+        buffer = _WRITTEN_COLOUR.sub(_spaces, buffer)
+        buffer = _ESCAPED_LINE_END.sub(rb"\\" b"\n", buffer)
+        buffer = _ESCAPED_TAB.sub(rb"\\" b"\t", buffer)
+        buffer = _ESCAPED_ASCII.sub(rb"\\" b"\x01\x01\x01\x01\x01", buffer)
     return _ESCAPED_SIGN.sub(b"\x01" * 3, buffer) if b"%" in buffer else buffer
