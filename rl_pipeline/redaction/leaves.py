@@ -5,7 +5,8 @@ its own place: it is counted again in the few containers that change.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 from rl_pipeline.errors import PipelineError
@@ -75,6 +76,7 @@ class Leaves:
         self._root = tree
         self._containers: list[Any] = [[tree]]
         self._firsts: list[int] = []
+        self._first_children: list[int] = []
         self._inherited: dict[int, FieldName] = {}
         self._unwritable: set[int] = set()
         self._walk(names)
@@ -85,26 +87,27 @@ class Leaves:
 
     def rewritten(self, texts: Mapping[int, str], fields: Mapping[tuple[int, str | int], str]) -> Any:
         """The tree with some leaves exchanged; the tree that was given keeps its own."""
-        copies: dict[int, Any] = {}
-        parents = self._parents()
+        copies: dict[int, Any] = {0: [self._root]}
         by_container: dict[int, dict[int, str]] = {}
         for number, text in texts.items():
             by_container.setdefault(bisect_right(self._firsts, number) - 1, {})[number] = text
         for container, exchanged in by_container.items():
-            copy = self._copy(container, copies, parents)
+            copy = self._copy(container, copies)
             for number, key in enumerate(self._keys_of_leaves(container), start=self._firsts[container]):
                 if number in exchanged:
                     copy[key] = exchanged[number]
         for (container, key), text in fields.items():
-            self._copy(container, copies, parents)[key] = text
-        return copies[0][0] if 0 in copies else self._root
+            self._copy(container, copies)[key] = text
+        return copies[0][0]
 
     def _walk(self, names: NameCache) -> None:
         texts, containers, ordinary, inherited = self.texts, self._containers, names.ordinary, self._inherited
         # Bound once: this loop sees every value of every message.
-        add_first, add_text, add_container = self._firsts.append, texts.append, containers.append
+        add_text, add_container = texts.append, containers.append
+        add_first, add_first_child = self._firsts.append, self._first_children.append
         for index, container in enumerate(containers):  # grows while it is walked
             add_first(len(texts))
+            add_first_child(len(containers))
             values: Iterable[Any]
             if index in inherited or (type(container) is dict and not ordinary.issuperset(container)):
                 values = self._without_fields(index, container, names)
@@ -211,25 +214,25 @@ class Leaves:
             if type(value) is str or _is_long_number(value):
                 yield key
 
-    def _parents(self) -> list[tuple[int, str | int]]:
-        """Where each container lies: found anew for the few trees that change."""
-        parents: list[tuple[int, str | int]] = [(-1, 0)]
-        for index, container in enumerate(self._containers):
-            parents += [(index, key) for key, value in _items(container) if type(value) is dict or type(value) is list]
-        return parents
+    def _place(self, index: int) -> tuple[int, str | int]:
+        """The container that holds this one, and where: found anew for the few that change."""
+        parent = bisect_right(self._first_children, index) - 1
+        children = (
+            key for key, value in _items(self._containers[parent]) if type(value) is dict or type(value) is list
+        )
+        return parent, next(islice(children, index - self._first_children[parent], None))
 
-    def _copy(self, index: int, copies: dict[int, Any], parents: Sequence[tuple[int, str | int]]) -> Any:
-        """The container's copy, hung into the copies of all that hold it."""
-        wanted, line = index, []
-        while index >= 0 and index not in copies:
-            line.append(index)
-            index = parents[index][0]
-        for number in reversed(line):
-            copies[number] = self._containers[number].copy()
-            parent, key = parents[number]
-            if parent >= 0:
-                copies[parent][key] = copies[number]
-        return copies[wanted]
+    def _copy(self, index: int, copies: dict[int, Any]) -> Any:
+        """The container's copy, hung into the copies of all that hold it; `copies` has that of the first."""
+        line = []
+        above = index
+        while above not in copies:
+            parent, key = self._place(above)
+            line.append((above, parent, key))
+            above = parent
+        for number, parent, key in reversed(line):
+            copies[number] = copies[parent][key] = self._containers[number].copy()
+        return copies[index]
 
 
 def _items(container: dict[str, Any] | list[Any]) -> Iterable[tuple[Any, Any]]:

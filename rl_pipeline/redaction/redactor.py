@@ -95,9 +95,11 @@ class Redactor:
         if not (found or leaves.fields or known):
             return Redacted(tree, {})
         knowledge = Knowledge(known)
-        rewriting = Rewriting(self._key, self._allowed, knowledge, self._with(knowledge.known_in, _in_quotes))
         found += self._fit(passage, knowledge.known_in)
-        texts, fields = rewriting.tree(passage, found, leaves.fields)
+        texts, fields = dict[int, str](), dict[tuple[int, str | int], str]()
+        if found or leaves.fields:
+            rewriting = Rewriting(self._key, self._allowed, knowledge, self._with(knowledge.known_in, _in_quotes))
+            texts, fields = rewriting.tree(passage, found, leaves.fields)
         if knowledge.is_in_names(leaves.all_names()):
             raise SensitiveKey
         return Redacted(leaves.rewritten(texts, fields), dict(knowledge.counts))
