@@ -128,12 +128,19 @@ def write() -> None:
 def restore(first: Day, last: LastDay = None) -> None:
     """Bring archived days back into the warehouse, for another 30 days."""
     from rl_pipeline.ingestion.archive import restore_days
-    from rl_pipeline.opening import archive_objects, current_settings, open_warehouse
+    from rl_pipeline.opening import (
+        archive_objects,
+        current_settings,
+        open_warehouse,
+        previous_keys,
+        redaction_policy,
+    )
 
     settings = current_settings()
     objects = archive_objects(settings).open()
+    keys = redaction_policy(settings).key, *previous_keys(settings)
     with closing(open_warehouse(settings)) as tables:
-        report = restore_days(tables, objects, first.date(), (last or first).date(), datetime.now(UTC))
+        report = restore_days(tables, objects, first.date(), (last or first).date(), keys=keys, now=datetime.now(UTC))
     for day, rows in report.restored.items():
         typer.echo(f"{day}  {rows:,} trajectories restored")
     if report.erased:
@@ -176,6 +183,8 @@ def erase(
         f"erased {report.trajectories} trajectories, {report.archived} archived rows, {report.messages} messages, "
         f"{report.claims} large payloads, {report.dead_letters} dead letters and {report.feedback} feedback messages"
     )
+    if report.orphans:
+        typer.echo(f"{report.orphans} repetitions by other users are ingested with what comes next")
     for kind, holders in (("dataset", report.datasets), ("checkpoint", report.checkpoints)):
         for holder in holders:
             typer.echo(f"{kind} {holder} was made with this user's data: decide whether to keep it")
@@ -200,4 +209,5 @@ def _rules(settings: "Settings") -> dict[str, Any]:
 def _told(report: "DrainReport") -> str:
     counts = [f"{count:,} {verdict}" for verdict, count in sorted(report.verdicts.items()) if count]
     counts += [f"{report.lost:,} LOST to the stream's retention"] if report.lost else []
-    return f"{', '.join(counts) or 'nothing new'}, {report.unchanged:,} unchanged"
+    kept = f", {report.kept:,} gone from the stream and KEPT as older rules made them" if report.kept else ""
+    return f"{', '.join(counts) or 'nothing new'}, {report.unchanged:,} unchanged{kept}"

@@ -55,7 +55,7 @@ def run(
     }
 
     def command(*arguments: str, **more: str) -> Outcome:
-        for name, value in {**variables, "REDACTION_POLICY_FILE": "", **more}.items():
+        for name, value in {**variables, "REDACTION_POLICY_FILE": "", "REDACTION_PREVIOUS_KEYS": "", **more}.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(sys, "argv", ["rl-pipeline", *arguments])
         capsys.readouterr()
@@ -97,6 +97,30 @@ def test_without_a_key_ingest_says_what_to_set(run: Run, stream: JetStream) -> N
     assert refused.returncode == 1
     assert refused.stderr.startswith("rl-pipeline: set REDACTION_KEY to v1:")
     assert len(refused.stderr.splitlines()) == 1
+
+
+def test_what_has_left_the_stream_and_stays_as_it_was_is_told(
+    run: Run, stream: JetStream, warehouse: ClickHouseWarehouse
+) -> None:
+    publish(stream, 3)
+    assert run("ingest").returncode == 0
+    # The first is not ingested any more, so the range begins with it.
+    stream.erase("RL_TRAJECTORIES", 2)
+    warehouse.execute("ALTER TABLE trajectory_ledger DELETE WHERE sequence = 1", settings={"mutations_sync": 2})
+    newer = run("ingest", REDACTION_KEY="v2:" + "k" * 40)
+    assert "2 accepted, 0 unchanged, 1 gone from the stream and KEPT as older rules made them" in newer.stdout
+
+
+def test_a_key_that_was_forgotten_is_named_by_every_command(run: Run, stream: JetStream) -> None:
+    assert run("erase", "--user", "user-19", "--opt-out").returncode == 0
+    publish(stream, 1, user_id="user-19")
+    for command in (("ingest",), ("dead-letters", "replay"), ("archive", "restore", "2026-01-31")):
+        refused = run(*command, REDACTION_KEY="v2:" + "k" * 40)
+        assert refused.returncode == 1
+        assert "under the redaction key v1, which is not set" in refused.stderr
+        assert len(refused.stderr.splitlines()) == 1
+    rotated = run("ingest", REDACTION_KEY="v2:" + "k" * 40, REDACTION_PREVIOUS_KEYS=REDACTION_KEY)
+    assert "1 erased" in rotated.stdout
 
 
 def test_dead_letters_are_listed_shown_and_replayed_after_the_fix(

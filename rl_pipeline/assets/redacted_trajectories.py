@@ -27,7 +27,14 @@ from rl_pipeline.ingestion.inspection import (
 )
 from rl_pipeline.ingestion.ledger import current_revision, ledger_watermark
 from rl_pipeline.ingestion.observation import observe
-from rl_pipeline.ingestion.planning import Range, Waiting, range_of_day, refuse_beyond_retention, waiting
+from rl_pipeline.ingestion.planning import (
+    Range,
+    Waiting,
+    from_its_beginning,
+    range_of_day,
+    refuse_beyond_retention,
+    waiting,
+)
 from rl_pipeline.ingestion.reports import DrainReport
 from rl_pipeline.partitions import stream_days
 from rl_pipeline.redaction.policy import RedactionPolicy
@@ -103,7 +110,7 @@ def raw_and_redacted_trajectories(
     with stream.open() as messages, warehouse.open() as tables:
         planned = _plan(messages, tables, day, config)
         if planned is None:
-            refuse_beyond_retention(tables, TRAJECTORIES.name, day, current_revision(tables, policy.revision))
+            refuse_beyond_retention(tables, TRAJECTORIES.name, day, current_revision(tables, policy))
             context.log.info("the stream has nothing of %s", day)
             planned = Range(1, 0, day)
             report = DrainReport.of_nothing()
@@ -119,6 +126,11 @@ def raw_and_redacted_trajectories(
                 open_raw_objects=ingest.raw_objects().open,
                 workers=ingest.workers,
             )
+        if report.kept:
+            context.log.warning(
+                "%s of %s sequences have left the stream, could not be read again and stay as older rules made them",
+                *(report.kept, planned.last - planned.first + 1),
+            )
         ledger = day_of_ledger(tables, TRAJECTORIES.name, day)
         yield _raw(tables, planned, report, ledger)
         yield _redacted(tables, planned, report, policy)
@@ -131,7 +143,8 @@ def _plan(messages: Stream, tables: Warehouse, day: date, config: IngestConfig) 
     found = range_of_day(messages, TRAJECTORIES.name, day, ingested_up_to=watermark)
     if found is None:
         return None
-    return Range(config.first_sequence or found.first, config.last_sequence or found.last, day)
+    whole = from_its_beginning(tables, TRAJECTORIES.name, found)
+    return Range(config.first_sequence or whole.first, config.last_sequence or whole.last, day)
 
 
 def _raw(tables: Warehouse, drained: Range, report: DrainReport, ledger: DayOfLedger) -> dg.MaterializeResult[None]:
@@ -146,6 +159,7 @@ def _raw(tables: Warehouse, drained: Range, report: DrainReport, ledger: DayOfLe
             "last_sequence": drained.last,
             "ingested_now": report.judged,
             "unchanged": report.unchanged,
+            "kept_from_older_rules": report.kept,
             "trajectories_per_second": round(report.judged / report.seconds, 1) if report.seconds else 0.0,
             "megabytes": round(report.bytes / 1e6, 3),
             "verdicts": dg.MetadataValue.md(_verdicts(ledger)),

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.ingestion.archive_files import downloaded, read_frames, temporary_file, write_frames
-from rl_pipeline.ingestion.committing import read_erasures
 from rl_pipeline.ingestion.erased_rows import delete_rows
 from rl_pipeline.ingestion.holding import datasets_holding
 from rl_pipeline.ingestion.judging import Erasures
+from rl_pipeline.ingestion.tombstones import read_erasures, refuse_unrecognizable
+from rl_pipeline.redaction.policy import RedactionKey
 from rl_pipeline.stores.objects import Objects
 from rl_pipeline.stores.warehouse import Warehouse
 
@@ -72,11 +73,17 @@ def archive_days(warehouse: Warehouse, objects: Objects, now: datetime) -> Archi
     the size of a day.
     """
     written: dict[date, int] = {}
+    uploaded: dict[date, str] = {}
     while True:
         erasures = read_erasures(warehouse)
         unchanged: list[date] = []
+        forms = _present_forms(warehouse, now)
+        for day in uploaded.keys() - forms.keys():
+            # Everybody in it was erased while it was written.
+            objects.delete(uploaded.pop(day))
+            del written[day]
         present = _keys_by_day(objects)
-        for day, key in _present_forms(warehouse, now):
+        for day, key in forms.items():
             others = present.get(day, [])
             if others and now.date() - day >= _COMPLETE:
                 unchanged.append(day)
@@ -87,7 +94,7 @@ def archive_days(warehouse: Warehouse, objects: Objects, now: datetime) -> Archi
                 rows = _write_day(warehouse, objects, day, key)
                 if not rows:
                     continue
-                written[day] = rows
+                written[day], uploaded[day] = rows, key
             for other in others:
                 if other != key:
                     objects.delete(other)
@@ -97,22 +104,30 @@ def archive_days(warehouse: Warehouse, objects: Objects, now: datetime) -> Archi
 
 
 def restore_days(
-    warehouse: Warehouse, objects: Objects, first_day: date, last_day: date, now: datetime
+    warehouse: Warehouse,
+    objects: Objects,
+    first_day: date,
+    last_day: date,
+    *,
+    keys: Sequence[RedactionKey],
+    now: datetime,
 ) -> RestoreReport:
     """Bring the days from `first_day` to `last_day` back into the warehouse, for 30 days from now.
 
     Rows that are there stay as they are but for their time. Erased users stay away, and so does what the ledger does
-    not call accepted, or has judged anew since. Doing it again is harmless. Raises `NotArchived` before anything is
-    restored, `ArchiveUnreadable` or `CorruptObject` when it comes to a broken object; what came before it is restored.
+    not call accepted, or has judged anew since. Doing it again is harmless. `keys` are the current redaction key and
+    the earlier ones. Raises `NotArchived` and `RedactionKeyLost` before anything is restored, `ArchiveUnreadable` or
+    `CorruptObject` when it comes to a broken object; what came before it is restored.
     """
+    refuse_unrecognizable(warehouse, keys)
     days = _days_to_restore(warehouse, objects, first_day, last_day)
     erasures = read_erasures(warehouse)
     restored: dict[date, int] = {}
     erased = outdated = 0
-    for day, keys in days.items():
+    for day, parts in days.items():
         restored[day] = 0
         accepted = _accepted(warehouse, day)
-        for key in keys:
+        for key in parts:
             with downloaded(objects, key) as path:
                 for frame in read_frames(path, objects.url(key)):
                     allowed = _without_erased(frame, erasures)
@@ -164,7 +179,7 @@ def rewrite_without(objects: Objects, day: date, key: str, path: Path, erased: "
     objects.delete(key)
 
 
-def _present_forms(warehouse: Warehouse, now: datetime) -> list[tuple[date, str]]:
+def _present_forms(warehouse: Warehouse, now: datetime) -> dict[date, str]:
     """Every day that the warehouse has and the archive may, and the name of its present form."""
     found = warehouse.query(
         """
@@ -175,7 +190,7 @@ def _present_forms(warehouse: Warehouse, now: datetime) -> list[tuple[date, str]
         + " GROUP BY day ORDER BY day",
         {"first": now.date() - ARCHIVED, "last": now.date() + timedelta(days=1)},
     )
-    return [(day, _key(day, rows, fingerprint.lower())) for day, rows, fingerprint in found.iter_rows()]
+    return {day: _key(day, rows, fingerprint.lower()) for day, rows, fingerprint in found.iter_rows()}
 
 
 def _write_day(warehouse: Warehouse, objects: Objects, day: date, key: str) -> int:

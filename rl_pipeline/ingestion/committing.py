@@ -22,6 +22,7 @@ from rl_pipeline.ingestion.ledger import (
     mark_displaced,
     write_rows,
 )
+from rl_pipeline.ingestion.tombstones import read_erasures
 from rl_pipeline.stores.stream import Stream
 from rl_pipeline.stores.warehouse import Warehouse
 
@@ -112,10 +113,13 @@ class Committer:
             self._reached("after_content")
             own |= {(judgement.trajectory_id, judgement.sequence) for judgement in fresh}
             still_given = _without_erased(given, read_erasures(self._warehouse))
-            if still_given == given and self._present(given) <= present | own:
+            found = self._present(given)
+            duplicates = {judgement.trajectory_id for judgement in judgements if judgement.verdict == "duplicate"}
+            is_settled = found <= present | own and duplicates <= {identity for identity, _ in found | own}
+            if still_given == given and is_settled:
                 return judgements, displaced
-            # Somebody was erased, or another ingest stored the same trajectories meanwhile. What is erased goes at
-            # once: its version would win over the duplicate that takes its place.
+            # Somebody was erased, or another ingest stored the same trajectories meanwhile, or an erasure took what a
+            # duplicate repeats. What is erased goes at once: its version would win over the duplicate in its place.
             late = [now for before, now in zip(given, still_given, strict=True) if now != before]
             self._remove(self._present_at(late))
             given = still_given
@@ -182,12 +186,6 @@ class Committer:
                 {"ids": [identity for identity, _ in some], "sequences": [sequence for _, sequence in some]},
                 {"mutations_sync": 2},
             )
-
-
-def read_erasures(warehouse: Warehouse) -> Erasures:
-    """Everybody who was erased, by placeholder, and up to when."""
-    found = warehouse.query("SELECT user, max(covers_until) AS covers_until FROM erasures GROUP BY user")
-    return dict(found.iter_rows())
 
 
 def _refuse_other_messages(stream: str, judgements: Sequence[Judgement], known: Mapping[int, Known]) -> None:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 
-from rl_pipeline.ingestion.committing import Committer, read_erasures
+from rl_pipeline.ingestion.committing import Committer
 from rl_pipeline.ingestion.judging import Judgement
 from rl_pipeline.ingestion.ledger import (
     Known,
@@ -20,6 +20,7 @@ from rl_pipeline.ingestion.ledger import (
     current_revision,
     known_rows,
     last_message,
+    outdated_sequences,
     rows_of,
     sequences_done,
     unknown_sequences,
@@ -27,6 +28,7 @@ from rl_pipeline.ingestion.ledger import (
 )
 from rl_pipeline.ingestion.patience import Patience
 from rl_pipeline.ingestion.reports import DrainReport, Tally
+from rl_pipeline.ingestion.tombstones import read_erasures, refuse_unrecognizable
 from rl_pipeline.ingestion.workers import Bench, GetJudgements, Judging, OpenObjects, open_judging
 from rl_pipeline.redaction.policy import RedactionKey, RedactionPolicy
 from rl_pipeline.stores.objects import ObjectsUnavailable
@@ -79,7 +81,8 @@ def drain(
 
     `open_raw_objects` opens the store of claims, in every worker; it must be picklable. Trouble with a store is waited
     out three times and then raised; draining the range again resumes it. `reached` hears the name of each of `POINTS`.
-    Raises `StreamRecreated` where the stream is not the one that the ledger knows.
+    Raises `StreamRecreated` where the stream is not the one that the ledger knows, and `RedactionKeyLost` where users
+    were erased whom these keys do not recognize.
     """
     began = clock()
     bench = Bench(policy, tuple(previous_keys), open_raw_objects)
@@ -89,7 +92,8 @@ def drain(
     done = ingest.patiently(partial(sequences_done, warehouse, stream, first, last, ingest.revision))
     sequences = max(0, last - first + 1)
     tally = ingest.run(ingest.batches(first, last, state.first_sequence), sequences - done)
-    return tally.report(first, last, sequences, (clock() - began).total_seconds())
+    kept = ingest.patiently(partial(outdated_sequences, warehouse, stream, first, last, ingest.revision))
+    return tally.report(first, last, sequences, kept, (clock() - began).total_seconds())
 
 
 def replay(
@@ -106,7 +110,7 @@ def replay(
 ) -> Replayed:
     """Judge refused sequences again, though they are done: what is accepted now is stored, once.
 
-    Sequences that are not refused, or no longer in the stream, are left as they are.
+    Sequences that are not refused, or no longer in the stream, are left as they are. Raises as `drain` does.
     """
     began = clock()
     bench = Bench(policy, tuple(previous_keys), open_raw_objects)
@@ -115,7 +119,7 @@ def replay(
     gone: list[int] = []
     tally = ingest.run(ingest.refused_batches(wanted, gone), 0)
     first, last = (wanted[0], wanted[-1]) if wanted else (1, 0)
-    report = tally.report(first, last, len(wanted), (clock() - began).total_seconds())
+    report = tally.report(first, last, len(wanted), 0, (clock() - began).total_seconds())
     return Replayed(report, tuple(gone))
 
 
@@ -135,7 +139,8 @@ class _Ingest:
         reached: Callable[[str], None],
     ) -> None:
         self.patiently = Patience(sleep)
-        self.revision = self.patiently(partial(current_revision, warehouse, bench.policy.revision))
+        self.patiently(partial(refuse_unrecognizable, warehouse, (bench.policy.key, *bench.previous_keys)))
+        self.revision = self.patiently(partial(current_revision, warehouse, bench.policy))
         self._messages = messages
         self._warehouse = warehouse
         self._stream = stream

@@ -6,6 +6,7 @@ The order survives a death at any point, and doing it again finishes it:
 2. The ledger says `erased` of a sequence before anything of it is deleted, so no gap is ever unexplained; and whatever
    it says that of is deleted everywhere, so a deletion that was broken off is found again.
 3. Claim and message, dead letters, feedback, the archive, and last the rows by which the datasets are found.
+4. What others have published of an erased trajectory is no duplicate of anything any more: ingest judges it anew.
 """
 
 import logging
@@ -15,14 +16,15 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from rl_pipeline.errors import PipelineError
-from rl_pipeline.ingestion.archive import archived_objects, rewrite_without
+from rl_pipeline.ingestion.archive import ARCHIVED, archived_objects, rewrite_without
 from rl_pipeline.ingestion.archive_files import downloaded, read_frames
 from rl_pipeline.ingestion.dead_letters import DEAD_LETTER_STREAM, sequence_of_dead_letter
 from rl_pipeline.ingestion.erased_rows import delete_rows, trajectories_to_delete
 from rl_pipeline.ingestion.holding import datasets_holding
 from rl_pipeline.ingestion.judging import user_placeholders
-from rl_pipeline.ingestion.ledger import ERASED_REVISION, LedgerRow, known_rows, write_rows
+from rl_pipeline.ingestion.ledger import ERASED_REVISION, LedgerRow, forget_orphans, known_rows, write_rows
 from rl_pipeline.ingestion.ownership import ClaimUnreadable, MessageOwner, Ownership
+from rl_pipeline.ingestion.tombstones import refuse_unfindable, write_tombstones
 from rl_pipeline.redaction.policy import RedactionKey
 from rl_pipeline.stores.objects import ObjectMissing, Objects
 from rl_pipeline.stores.stream import StoredMessage, Stream, StreamDenied
@@ -79,6 +81,8 @@ class ErasureReport:
     """What learnt from those datasets."""
     unreadable_claims: tuple[int, ...]
     """Sequences whose claimed object is damaged, so that nobody can say whose they are."""
+    orphans: int
+    """Messages of others that repeat an erased trajectory: the next ingest judges them anew."""
 
 
 def erase_user(
@@ -97,18 +101,20 @@ def erase_user(
 ) -> ErasureReport:
     """Erase everything that was stored of the user until now; with `opt_out`, keep what comes later away as well.
 
-    `keys` are the current redaction key and all earlier ones, and those of the edge. Raises `ErasureDenied` before
-    anything is changed, unless the account of `messages` may delete. `reached` hears the name of each of `POINTS`.
+    `keys` are the current redaction key and all earlier ones, and those of the edge. Raises before anything is changed:
+    `ErasureDenied`, unless the account of `messages` may delete; `RedactionKeyLost`, where rows are stored under a key
+    that is not among them. `reached` hears the name of each of `POINTS`.
     """
     if not user_id.strip():
         raise InvalidUser("the id of the user is empty: name the user to erase")
     _refuse_lesser_accounts(messages, (trajectory_stream, feedback_stream, DEAD_LETTER_STREAM))
+    refuse_unfindable(warehouse, keys, archived_since=now - ARCHIVED)
     placeholders = user_placeholders(user_id, keys)
     owner = MessageOwner({user_id, *placeholders}, raw_objects)
     # The stream's clock may be ahead of ours; the stores keep milliseconds.
     times = [now, *filter(None, (messages.state(name).last_time for name in (trajectory_stream, feedback_stream)))]
     until = OPTED_OUT_UNTIL if opt_out else max(times) + timedelta(milliseconds=1)
-    _write_tombstones(warehouse, placeholders, now, until)
+    write_tombstones(warehouse, placeholders, keys, now, until)
     reached("after_tombstone")
 
     rows = _Rows(warehouse, placeholders, until, messages.state(trajectory_stream).first_sequence)
@@ -124,6 +130,7 @@ def erase_user(
     _log.info("The erased data is in the datasets %s and the checkpoints %s.", datasets, checkpoints)
     delete_rows(warehouse, placeholders, until)
     reached("after_rows")
+    orphans = forget_orphans(warehouse, trajectory_stream, messages.state(trajectory_stream).first_sequence)
     return ErasureReport(
         messages=taken.messages,
         claims=taken.claims,
@@ -134,6 +141,7 @@ def erase_user(
         datasets=datasets,
         checkpoints=checkpoints,
         unreadable_claims=tuple(taken.unreadable),
+        orphans=orphans,
     )
 
 
@@ -147,14 +155,6 @@ def _refuse_lesser_accounts(messages: Stream, streams: Iterable[str]) -> None:
                 f"this account may not erase messages of {stream}, and nothing was changed: "
                 "set NATS_USER and NATS_PASSWORD to those of the admin"
             ) from None
-
-
-def _write_tombstones(warehouse: Warehouse, users: Sequence[str], now: datetime, until: datetime) -> None:
-    """One per key: whatever key a row or a process has, it finds the tombstone."""
-    import polars as pl
-
-    rows = pl.DataFrame({"user": users}).with_columns(erased_at=pl.lit(now), covers_until=pl.lit(until))
-    warehouse.insert("erasures", rows)
 
 
 def _erased_row(sequence: int, stream_time: datetime) -> LedgerRow:

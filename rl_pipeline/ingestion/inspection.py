@@ -61,11 +61,12 @@ def unaccounted_sequences(warehouse: Warehouse, stream: str, drained: Range) -> 
 
 
 def missing_contents(warehouse: Warehouse, stream: str, drained: Range) -> int:
-    """Sequences of the range that the ledger calls accepted and that have no trajectory."""
+    """Sequences of the range that the ledger calls accepted and that have no trajectory, expired ones aside."""
     found = warehouse.query(
         """
         SELECT count() AS sequences FROM trajectory_ledger FINAL
         WHERE stream = {stream:String} AND sequence BETWEEN {first:UInt64} AND {last:UInt64} AND verdict = 'accepted'
+            AND stream_time > now64(3) - INTERVAL 30 DAY
             AND trajectory_id NOT IN (
                 SELECT trajectory_id FROM trajectories FINAL
                 WHERE stream = {stream:String} AND sequence BETWEEN {first:UInt64} AND {last:UInt64}

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.ingestion.enrichment import ENRICHMENT_VERSION
+from rl_pipeline.ingestion.tombstones import key_name
+from rl_pipeline.redaction.policy import RedactionPolicy
 from rl_pipeline.stores.warehouse import Warehouse
 
 Verdict = Literal["accepted", "duplicate", "refused", "opted_out", "erased", "lost"]
@@ -19,6 +21,8 @@ ERASED_REVISION = 2**32 - 1
 SAME_TRAJECTORY = "same_trajectory_id"
 """The reason of a duplicate: a lower sequence brought the trajectory."""
 
+# The numbers of a query travel in its address, which has a limit.
+_SEQUENCES_PER_QUERY = 500
 
 _UNKNOWN = """
     FROM numbers({first:UInt64}, {count:UInt64}) WHERE number NOT IN (
@@ -108,6 +112,19 @@ def sequences_done(warehouse: Warehouse, stream: str, first: int, last: int, rev
     return int(found["count"][0])
 
 
+def outdated_sequences(warehouse: Warehouse, stream: str, first: int, last: int, revision: int) -> int:
+    """How many sequences of a range have a row of an older revision; what was lost or erased has nothing to renew."""
+    found = warehouse.query(
+        """
+        SELECT count() AS count FROM trajectory_ledger FINAL
+        WHERE stream = {stream:String} AND sequence BETWEEN {first:UInt64} AND {last:UInt64}
+            AND revision < {revision:UInt32} AND verdict NOT IN ('lost', 'erased')
+        """,
+        {"stream": stream, "first": first, "last": last, "revision": revision},
+    )
+    return int(found["count"][0])
+
+
 def mark_displaced(warehouse: Warehouse, stream: str, sequences: Iterable[int]) -> None:
     """Accepted sequences become duplicates: a lower one has brought their trajectory after all."""
     warehouse.execute(
@@ -139,6 +156,33 @@ def duplicates_of(warehouse: Warehouse, stream: str, trajectory_ids: Sequence[st
     """The sequences that repeat one of some hundred trajectories."""
     condition = "verdict = 'duplicate' AND trajectory_id IN {ids:Array(String)}"
     return _known(warehouse, condition, {"stream": stream, "ids": list(trajectory_ids)})
+
+
+def forget_orphans(warehouse: Warehouse, stream: str, first: int) -> int:
+    """Forget, from a sequence on, the duplicates whose trajectory no sequence keeps any more; returns how many.
+
+    Without their rows they count as not ingested, and the next ingest judges them anew.
+    """
+    found = warehouse.query(
+        """
+        SELECT sequence FROM trajectory_ledger FINAL
+        WHERE stream = {stream:String} AND sequence >= {first:UInt64} AND verdict = 'duplicate'
+            AND trajectory_id NOT IN (
+                SELECT trajectory_id FROM trajectory_ledger FINAL
+                WHERE stream = {stream:String} AND verdict = 'accepted'
+            )
+        """,
+        {"stream": stream, "first": first},
+    )["sequence"].to_list()
+    for start in range(0, len(found), _SEQUENCES_PER_QUERY):
+        some = found[start : start + _SEQUENCES_PER_QUERY]
+        warehouse.execute(
+            # By their numbers: a mutation that looked for itself would see its own traces.
+            "ALTER TABLE trajectory_ledger DELETE WHERE stream = {stream:String} AND sequence IN {some:Array(UInt64)}",
+            {"stream": stream, "some": some},
+            {"mutations_sync": 2},
+        )
+    return len(found)
 
 
 def last_message(warehouse: Warehouse, stream: str) -> tuple[int, str]:
@@ -174,20 +218,23 @@ def ledger_watermark(warehouse: Warehouse, stream: str) -> int:
     return int(found["watermark"][0])
 
 
-def current_revision(warehouse: Warehouse, fingerprint: str) -> int:
-    """The number under which ingest runs with rules of this fingerprint: the newest if it is theirs, else a new one.
+def current_revision(warehouse: Warehouse, policy: RedactionPolicy) -> int:
+    """The number under which ingest runs with this policy: the newest if it is the policy's, else a new one.
 
     The enrichment of this version is part of it. Rules that return after others get a new number too, so that a higher
     number is always the later one.
     """
-    fingerprint = f"{fingerprint}+enrichment-{ENRICHMENT_VERSION}"
+    fingerprint = f"{policy.revision}+enrichment-{ENRICHMENT_VERSION}"
     newest = warehouse.query("SELECT revision, fingerprint FROM ingest_revisions FINAL ORDER BY revision DESC LIMIT 1")
     if newest.height and newest["fingerprint"][0] == fingerprint:
         return int(newest["revision"][0])
     revision = int(newest["revision"][0]) + 1 if newest.height else 1
     warehouse.execute(
-        "INSERT INTO ingest_revisions (revision, fingerprint) VALUES ({revision:UInt32}, {fingerprint:String})",
-        {"revision": revision, "fingerprint": fingerprint},
+        """
+        INSERT INTO ingest_revisions (revision, fingerprint, key)
+        VALUES ({revision:UInt32}, {fingerprint:String}, {key:String})
+        """,
+        {"revision": revision, "fingerprint": fingerprint, "key": key_name(policy.key)},
     )
     return revision
 

@@ -1,6 +1,6 @@
 """What to ingest next: which sequences, of which UTC day, and whether it is time. Only single messages are read."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 
 from rl_pipeline.errors import PipelineError
@@ -77,6 +77,18 @@ def range_of_day(messages: Stream, stream: str, day: date, *, ingested_up_to: in
     if ingested_up_to < first and following is not None and following.sequence >= first:
         first = ingested_up_to + 1
     return Range(first, last, day)
+
+
+def from_its_beginning(warehouse: Warehouse, stream: str, planned: Range) -> Range:
+    """The range with what the ledger has of its day before it, which the stream no longer has."""
+    found = warehouse.query(
+        """
+        SELECT min(sequence) AS first FROM trajectory_ledger
+        WHERE stream = {stream:String} AND toDate(stream_time) = {day:Date} AND sequence < {first:UInt64}
+        """,
+        parameters={"stream": stream, "day": planned.day.isoformat(), "first": planned.first},
+    )
+    return replace(planned, first=int(found["first"][0]) or planned.first)
 
 
 def waiting(messages: Stream, stream: str, *, ingested_up_to: int, lag: int, lost: int) -> Waiting:

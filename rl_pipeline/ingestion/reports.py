@@ -16,7 +16,9 @@ class DrainReport:
     last: int
     judged: int = 0
     unchanged: int = 0
-    """Sequences that were done before, or are gone from the stream and known to the ledger."""
+    """Sequences that were done before."""
+    kept: int = 0
+    """Sequences that have left the stream: they could not be read again, and stay as an older revision made them."""
     lost: int = 0
     """Sequences that the stream no longer has and that nobody had ingested."""
     bytes: int = 0
@@ -63,14 +65,15 @@ class Tally:
                 self._models[enrichment.model] += 1
                 self._rules.update(dict(zip(judgement.trajectory.rules, judgement.trajectory.counts, strict=True)))
 
-    def report(self, first: int, last: int, sequences: int, seconds: float) -> DrainReport:
-        """The report on that many sequences, each of which was counted or left unchanged."""
+    def report(self, first: int, last: int, sequences: int, kept: int, seconds: float) -> DrainReport:
+        """The report on that many sequences, each of which was counted, or kept, or left unchanged."""
         judged = self._verdicts.total()
         return DrainReport(
             first=first,
             last=last,
             judged=judged,
-            unchanged=sequences - judged - self.lost,
+            unchanged=sequences - judged - self.lost - kept,
+            kept=kept,
             lost=self.lost,
             bytes=self._bytes,
             seconds=seconds,

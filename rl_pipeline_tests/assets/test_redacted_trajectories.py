@@ -15,10 +15,14 @@ from rl_pipeline.assets.redacted_trajectories import raw_and_redacted_trajectori
 from rl_pipeline.assets.trajectory_stream import trajectory_stream
 from rl_pipeline.collection.samples import sample_trajectories
 from rl_pipeline.contracts import serialize
+from rl_pipeline.ingestion.erasure import OPTED_OUT_UNTIL
+from rl_pipeline.ingestion.judging import user_placeholders
+from rl_pipeline.ingestion.tombstones import write_tombstones
 from rl_pipeline.partitions import stream_days
+from rl_pipeline.redaction.policy import RedactionKey
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.stores.jetstream import JetStream
-from rl_pipeline_tests.fixtures.ingest import changed
+from rl_pipeline_tests.fixtures.ingest import REDACTION_KEY, changed
 
 SUBJECT = "agent.rl.trajectory.v1"
 REFUSED = b'{"trajectory_id": 1}'
@@ -68,6 +72,11 @@ def metadata(result: dg.ExecuteInProcessResult, asset: str) -> dict[str, Any]:
 
 def checks(result: dg.ExecuteInProcessResult) -> dict[str, bool]:
     return {evaluation.check_name: evaluation.passed for evaluation in result.get_asset_check_evaluations()}
+
+
+def accounts(result: dg.ExecuteInProcessResult) -> tuple[bool, dict[str, Any]]:
+    [found] = [e for e in result.get_asset_check_evaluations() if e.check_name == "every_sequence_is_accounted_for"]
+    return found.passed, {label: value.value for label, value in found.metadata.items()}
 
 
 def failure(result: dg.ExecuteInProcessResult) -> str:
@@ -147,12 +156,25 @@ def test_lost_sequences_are_told_with_their_exact_number(ingest_resources: dict[
     day = publish(stream, documents(8))
     stream.request("STREAM.PURGE.RL_TRAJECTORIES", {"seq": 6})
     result = materialize(ingest_resources, day)
-    [evaluation] = [
-        e for e in result.get_asset_check_evaluations() if e.check_name == "every_sequence_is_accounted_for"
-    ]
-    assert not evaluation.passed
-    assert evaluation.metadata["lost"].value == 5
+    assert accounts(result) == (False, {"without_a_row": 0, "without_content": 0, "lost": 5})
     assert "| lost | 5 |" in metadata(result, "raw_trajectories")["verdicts"]
+
+
+def test_an_accepted_sequence_without_its_content_fails_the_check(
+    ingest_resources: dict[str, Any], stream: JetStream, warehouse: ClickHouseWarehouse
+) -> None:
+    day = publish(stream, documents(4))
+    assert materialize(ingest_resources, day).success
+    warehouse.execute("ALTER TABLE trajectories DELETE WHERE sequence IN (2, 3)", settings={"mutations_sync": 2})
+    passed, found = accounts(materialize(ingest_resources, day))
+    assert (passed, found) == (False, {"without_a_row": 0, "without_content": 2, "lost": 0})
+
+
+def test_a_sequence_without_its_row_fails_the_check(ingest_resources: dict[str, Any], stream: JetStream) -> None:
+    day = publish(stream, documents(3))
+    # The stream does not have the last two yet.
+    passed, found = accounts(materialize(ingest_resources, day, first_sequence=1, last_sequence=5))
+    assert (passed, found) == (False, {"without_a_row": 2, "without_content": 0, "lost": 0})
 
 
 @pytest.mark.parametrize(
@@ -208,6 +230,46 @@ def test_a_day_that_has_left_the_stream_keeps_its_rows_and_says_so(
     assert not refused.success
     assert "4 of its 4 sequences have rows of an older revision, which stay as they are" in failure(refused)
     assert warehouse.query("SELECT count() AS n FROM trajectories FINAL")["n"][0] == 4
+
+
+def test_a_day_of_which_the_stream_has_the_end_says_what_it_could_not_read_again(
+    ingest_resources: dict[str, Any],
+    stream: JetStream,
+    warehouse: ClickHouseWarehouse,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    day = publish(stream, [*documents(6), REFUSED])
+    assert metadata(materialize(ingest_resources, day), "raw_trajectories")["kept_from_older_rules"] == 0
+    stream.request("STREAM.PURGE.RL_TRAJECTORIES", {"seq": 4})
+    stream.erase("RL_TRAJECTORIES", 6)
+    newer = changed(ingest_resources, redaction_key="v2:" + "k" * 40)
+    for ingested_now in (3, 0):
+        result = materialize(newer, day)
+        assert result.success
+        told = metadata(result, "raw_trajectories")
+        assert (told["first_sequence"], told["last_sequence"], told["ingested_now"]) == (1, 7, ingested_now)
+        assert (told["unchanged"], told["kept_from_older_rules"]) == (3 - ingested_now, 4)
+        assert checks(result)["every_sequence_is_accounted_for"] is True
+        assert "4 of 7 sequences have left the stream" in capfd.readouterr().err
+    revisions = warehouse.query("SELECT revision FROM trajectory_ledger FINAL ORDER BY sequence")["revision"]
+    assert revisions.to_list() == [1, 1, 1, 2, 2, 1, 2]
+
+
+def test_who_was_erased_under_an_earlier_key_stays_away_and_without_it_nothing_is_ingested(
+    ingest_resources: dict[str, Any], stream: JetStream, warehouse: ClickHouseWarehouse
+) -> None:
+    keys = [RedactionKey.parse(REDACTION_KEY)]
+    now = datetime.now(UTC)
+    write_tombstones(warehouse, user_placeholders("user-19", keys), keys, now, OPTED_OUT_UNTIL)
+    [theirs, other] = documents(2)
+    theirs["task_context"]["user_id"] = "user-19"
+    day = publish(stream, [theirs, other])
+    newer = changed(ingest_resources, redaction_key="v2:" + "k" * 40)
+    refused = materialize(newer, day)
+    assert "the redaction key v1, which is not set" in failure(refused)
+    assert warehouse.query("SELECT count() AS n FROM trajectory_ledger")["n"][0] == 0
+    assert materialize(changed(newer, redaction_previous_keys=REDACTION_KEY), day).success
+    assert warehouse.query("SELECT sequence FROM trajectories FINAL")["sequence"].to_list() == [2]
 
 
 def test_without_a_key_nothing_is_stored(

@@ -25,6 +25,7 @@ from rl_pipeline.stores.disk import DiskObjects
 from rl_pipeline.stores.objects import CorruptObject, Objects, StoredObject
 from rl_pipeline.stores.s3 import S3Objects
 from rl_pipeline.stores.warehouse import Warehouse
+from rl_pipeline_tests.ingestion.ingesting import KEY
 from rl_pipeline_tests.ingestion.stored_rows import NOW, expire, rows, stored
 
 YESTERDAY = NOW - timedelta(days=1)
@@ -55,7 +56,7 @@ def read(objects: Objects, key: str) -> pl.DataFrame:
 
 
 def restore(warehouse: Warehouse, objects: Objects, first: datetime, last: datetime | None = None) -> dict[date, int]:
-    report = restore_days(warehouse, objects, first.date(), (last or first).date(), NOW)
+    report = restore_days(warehouse, objects, first.date(), (last or first).date(), keys=[KEY], now=NOW)
     return dict(report.restored)
 
 
@@ -194,7 +195,7 @@ def test_what_newer_rules_refused_or_judged_anew_is_not_restored(warehouse: Ware
         ingest(warehouse, rows(1, YESTERDAY, first=number, revision=1 if verdict == "duplicate" else 2), verdict)
     ingest(warehouse, rows(1, YESTERDAY, first=4, revision=2))
     warehouse.execute("TRUNCATE TABLE trajectories")
-    report = restore_days(warehouse, disk, YESTERDAY.date(), YESTERDAY.date(), NOW)
+    report = restore_days(warehouse, disk, YESTERDAY.date(), YESTERDAY.date(), keys=[KEY], now=NOW)
     assert (report.restored, report.erased, report.outdated) == ({YESTERDAY.date(): 1}, 0, 4)
     assert list(warehouse.query("SELECT sequence FROM trajectories")["sequence"]) == [5]
 
@@ -205,7 +206,7 @@ def test_a_row_of_which_a_newer_version_is_present_is_not_restored(warehouse: Wa
     # Stored by an ingest that died before its ledger.
     warehouse.insert("trajectories", rows(1, YESTERDAY, revision=2))
     warehouse.execute("ALTER TABLE trajectories DELETE WHERE revision = 1", {}, {"mutations_sync": 2})
-    report = restore_days(warehouse, disk, YESTERDAY.date(), YESTERDAY.date(), NOW)
+    report = restore_days(warehouse, disk, YESTERDAY.date(), YESTERDAY.date(), keys=[KEY], now=NOW)
     assert (report.restored, report.outdated) == ({YESTERDAY.date(): 1}, 1)
     found = warehouse.query("SELECT sequence, revision FROM trajectories ORDER BY sequence")
     assert found.rows() == [(1, 2), (2, 1)]
@@ -226,7 +227,7 @@ def test_erased_users_are_neither_archived_nor_restored(warehouse: Warehouse, di
     archive_days(warehouse, disk, NOW)
     warehouse.execute("TRUNCATE TABLE trajectories")
     write_tombstone(warehouse, "erased", YESTERDAY + timedelta(milliseconds=1))
-    report = restore_days(warehouse, disk, YESTERDAY.date(), YESTERDAY.date(), NOW)
+    report = restore_days(warehouse, disk, YESTERDAY.date(), YESTERDAY.date(), keys=[KEY], now=NOW)
     assert (sum(report.restored.values()), report.erased) == (3, 3)
     assert list(stored(warehouse)["sequence"]) == [4, 5, 6]
 
@@ -260,6 +261,19 @@ def test_who_is_erased_while_a_day_is_archived_or_restored_is_in_neither(
     erasing.user = "two"
     restore(warehouse, erasing, YESTERDAY)
     assert "two" not in set(warehouse.query("SELECT user FROM trajectories")["user"])
+
+
+def test_a_day_on_which_everybody_is_erased_while_it_is_archived_is_not_in_the_archive(
+    warehouse: Warehouse, disk: DiskObjects
+) -> None:
+    class ErasingMeanwhile(DiskObjects):
+        def upload(self, key: str, path: Path) -> StoredObject:
+            write_tombstone(warehouse, "one", NOW)
+            return super().upload(key, path)
+
+    ingest(warehouse, rows(2, YESTERDAY, user="one"))
+    assert archive_days(warehouse, ErasingMeanwhile(disk.root), NOW).written == {}
+    assert keys(disk) == []
 
 
 def test_a_day_that_is_not_in_the_archive_is_named_and_nothing_is_restored(

@@ -237,7 +237,7 @@ def test_a_newer_revision_does_not_lose_what_has_left_the_stream_since(ingesting
     ingesting.drain()
     ingesting.stream.erase(STREAM, 1)
     report = ingesting.drain(policy=OTHER_POLICY)
-    assert (report.judged, report.lost, report.unchanged) == (2, 0, 1)
+    assert (report.judged, report.lost, report.unchanged, report.kept) == (2, 0, 0, 1)
     assert [row["revision"] for row in ingesting.stored()] == [1, 2, 2]
 
 

@@ -19,6 +19,7 @@ from rl_pipeline.ingestion.archive import archived_objects, restore_days
 from rl_pipeline.ingestion.archive_files import ArchiveUnreadable
 from rl_pipeline.ingestion.erasure import POINTS, ErasureDenied, ErasureReport, InvalidUser
 from rl_pipeline.ingestion.holding import hold_for_dataset
+from rl_pipeline.ingestion.ledger import ledger_watermark
 from rl_pipeline.redaction.placeholders import placeholder
 from rl_pipeline.redaction.policy import RedactionKey
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
@@ -101,7 +102,7 @@ def test_erasing_twice_is_harmless(erasing: Erasing) -> None:
     erasing.erase()
     again = erasing.erase()
     assert_erin_is_gone(erasing)
-    assert again == ErasureReport(0, 0, 0, 0, 0, 0, (), (), ())
+    assert again == ErasureReport(0, 0, 0, 0, 0, 0, (), (), (), 0)
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -197,7 +198,7 @@ def test_a_day_of_which_everything_was_erased_stays_in_the_archive_as_an_empty_o
     erasing.erase()
     today = datetime.now(UTC)
     days = (today - timedelta(days=1)).date(), today.date()
-    assert sum(restore_days(erasing.warehouse, erasing.archive, *days, today).restored.values()) == 0
+    assert sum(restore_days(erasing.warehouse, erasing.archive, *days, keys=[KEY], now=today).restored.values()) == 0
 
 
 def test_the_user_is_found_wherever_a_message_may_name_them(erasing: Erasing) -> None:
@@ -251,6 +252,32 @@ def test_the_second_user_of_a_trajectory_takes_it_along(erasing: Erasing) -> Non
     erasing.ingesting.publish(of_both)
     erasing.drain()
     assert erasing.ingesting.verdicts() == {1: "erased", 2: "accepted", 3: "erased"}
+
+
+def test_what_another_user_published_of_an_erased_trajectory_is_stored_by_the_next_ingest(erasing: Erasing) -> None:
+    erasing.ingesting.publish(document(1, user_id=ERIN), document(1, user_id=FAYE), document(2, user_id=FAYE))
+    erasing.ingesting.publish(document(2, user_id=FAYE), document(1, user_id=ERIN))
+    erasing.drain()
+    assert erasing.ingesting.stored_sequences() == [1, 3]
+    assert erasing.erase().orphans == 1
+    assert ledger_watermark(erasing.warehouse, STREAM) == 1, "so the sensor sees that something waits"
+    erasing.drain()
+    assert erasing.ingesting.verdicts() == {1: "erased", 2: "accepted", 3: "accepted", 4: "duplicate", 5: "erased"}
+    assert erasing.ingesting.stored_sequences() == [2, 3]
+    assert erasing.erase().orphans == 0
+
+
+def test_a_duplicate_that_is_ingested_while_what_it_repeats_is_erased_is_stored(erasing: Erasing) -> None:
+    erasing.ingesting.publish(document(1, user_id=ERIN), document(1, user_id=FAYE))
+    erasing.drain(last=1)
+
+    def erase_once(reached: str) -> None:
+        if reached == "after_content" and erasing.warehouse.query("SELECT user FROM erasures").is_empty():
+            erasing.erase()
+
+    erasing.drain(reached=erase_once)
+    assert erasing.ingesting.verdicts() == {1: "erased", 2: "accepted"}
+    assert erasing.ingesting.stored_sequences() == [2]
 
 
 def test_a_user_named_like_nothing_takes_nobody_with_them(erasing: Erasing) -> None:

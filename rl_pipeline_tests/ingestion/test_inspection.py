@@ -1,5 +1,7 @@
 """What is asked of an ingest afterwards: it must tell of every hole."""
 
+from datetime import timedelta
+
 import polars as pl
 
 from rl_pipeline.ingestion.inspection import missing_contents, unaccounted_sequences
@@ -37,6 +39,16 @@ def test_an_accepted_sequence_without_its_trajectory_is_missing(ingesting: Inges
         missing_contents(ingesting.warehouse, STREAM, between(first, last)) for first, last in ((1, 6), (3, 6), (4, 6))
     ]
     assert counts == [2, 1, 0]
+
+
+def test_a_trajectory_that_may_have_expired_is_not_missing(warehouse: Warehouse) -> None:
+    for first, age in ((1, timedelta(days=30, minutes=1)), (2, timedelta(days=29, hours=23))):
+        ledger = rows(1, NOW - age, first=first).select(
+            "stream", "sequence", "stream_time", "trajectory_id", "revision"
+        )
+        warehouse.insert("trajectory_ledger", ledger.with_columns(verdict=pl.lit("accepted")))
+    assert missing_contents(warehouse, STREAM, between(1, 1)) == 0
+    assert missing_contents(warehouse, STREAM, between(1, 2)) == 1
 
 
 def test_a_trajectory_that_another_sequence_has_taken_is_missing(warehouse: Warehouse, ingesting: Ingesting) -> None:

@@ -14,6 +14,7 @@ from rl_pipeline.ingestion.ledger import (
     Verdict,
     current_revision,
     duplicates_of,
+    forget_orphans,
     known_rows,
     last_message,
     ledger_watermark,
@@ -25,6 +26,7 @@ from rl_pipeline.ingestion.ledger import (
     write_rows,
 )
 from rl_pipeline.stores.warehouse import Warehouse
+from rl_pipeline_tests.ingestion.ingesting import OTHER_POLICY, POLICY
 
 STREAM = "RL_TRAJECTORIES"
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
@@ -126,10 +128,30 @@ def test_the_last_message_is_the_highest_that_was_seen_and_not_one_that_was_lost
 def test_the_same_rules_keep_their_revision_and_others_get_the_next(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = ["a", "a", "b", "b", "a"]
-    assert [current_revision(warehouse, fingerprint) for fingerprint in asked] == [1, 1, 2, 2, 3]
+    asked = [POLICY, POLICY, OTHER_POLICY, OTHER_POLICY, POLICY]
+    assert [current_revision(warehouse, policy) for policy in asked] == [1, 1, 2, 2, 3]
     monkeypatch.setattr(ledger, "ENRICHMENT_VERSION", ledger.ENRICHMENT_VERSION + 1)
-    assert [current_revision(warehouse, "a"), current_revision(warehouse, "a")] == [4, 4]
+    assert [current_revision(warehouse, POLICY), current_revision(warehouse, POLICY)] == [4, 4]
+
+
+def test_a_duplicate_that_repeats_nothing_accepted_is_forgotten_with_all_its_revisions(warehouse: Warehouse) -> None:
+    one, two = "trajectory-1", "trajectory-2"
+    rows = [
+        replace(row(1, "erased", ERASED_REVISION), trajectory_id=""),
+        replace(row(2, "duplicate"), trajectory_id=one),
+        row(3),
+        replace(row(4, "duplicate"), trajectory_id="trajectory-3"),
+        replace(row(5, "duplicate", 2), trajectory_id=two),
+        replace(row(6, "refused"), trajectory_id=two),
+        replace(row(7, "duplicate"), trajectory_id=one),
+    ]
+    write_rows(warehouse, STREAM, [replace(row(5), trajectory_id=two)])
+    write_rows(warehouse, STREAM, rows)
+    write_rows(warehouse, "OTHER", [replace(row(7, "duplicate"), trajectory_id=one)])
+    assert forget_orphans(warehouse, STREAM, 3) == 2
+    assert sorted(known_rows(warehouse, STREAM, 1, 9)) == [1, 2, 3, 4, 6]
+    assert sorted(known_rows(warehouse, "OTHER", 1, 9)) == [7]
+    assert forget_orphans(warehouse, STREAM, 3) == 0
 
 
 @pytest.mark.parametrize(("sequences", "watermark"), [([], 0), ([1, 2, 3], 3), ([1, 2, 4, 5], 2), ([2, 3], 0)])

@@ -8,6 +8,7 @@ CREATE TABLE IF NOT EXISTS ingest_revisions {on_cluster}
 (
     revision    UInt32,
     fingerprint String COMMENT 'Of the redaction rules, their policy and key version, and of the enrichment.',
+    key         String COMMENT 'The redaction key of its rows: its version, and digits that tell secrets apart.',
     created_at  DateTime64(3, 'UTC') DEFAULT now64(3)
 )
 ENGINE = {replicated}ReplacingMergeTree
@@ -79,7 +80,8 @@ SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;
 -- Whose data was erased, and up to when it stays away: ingest honours this on every replay.
 CREATE TABLE IF NOT EXISTS erasures {on_cluster}
 (
-    user         String COMMENT 'The placeholder of the user id, under the key that was current then.',
+    user         String COMMENT 'The placeholder of the user id under one of the keys.',
+    keys         Array(String) COMMENT 'The redaction keys under which this user has tombstones, the current one first: ingest must have one of them.',
     erased_at    DateTime64(3, 'UTC'),
     covers_until DateTime64(3, 'UTC') COMMENT 'Messages stored by the stream up to then are never ingested; the year 2199 for an opt-out.'
 )
