@@ -1,13 +1,12 @@
-"""Which field names tell that their value is sensitive, and which values under such a name are none.
+"""Which field names tell that their value is sensitive.
 
 Names are compared by their last words, so `DB_PASSWORD`, `dbPassword` and `db-password` are one. What a name is not:
 `password_policy` and `secret_name` end in another word; `next_page_token` is in the list of exceptions.
 """
 
 import re
+import unicodedata
 from typing import NamedTuple
-
-from rl_pipeline.redaction.placeholders import PLACEHOLDER
 
 
 def _words(text: str) -> list[str]:
@@ -25,7 +24,7 @@ class FieldName(NamedTuple):
 _CERTAIN = {
     "PASSWORD": """
         password passwords passwd passphrase passcode password_hash password_digest password_confirmation
-        password_confirm password_value password_again
+        password_confirm password_value password_again passwort kennwort contrasena senha mot_de_passe motdepasse
         db_pass user_pass smtp_pass mysql_pass ftp_pass redis_pass root_pass admin_pass login_pass proxy_pass mail_pass
         auth_pass http_pass pg_pass postgres_pass database_pass
     """,
@@ -34,16 +33,16 @@ _CERTAIN = {
         secret_key secret_keys access_token access_tokens auth_token bearer_token refresh_token id_token session_token
         security_token oauth_token bot_token personal_access_token deploy_token authorization proxy_authorization
         subscription_key account_key shared_access_key storage_key consumer_key sas_token auth_key service_role_key
-        master_key integration_key publishable_key
+        secret_key_base master_key integration_key publishable_key
     """,
     "PRIVATE_KEY": "private_key private_keys private_key_pem private_key_data ssh_private_key",
     "JWT": "jwt jwt_token json_web_token",
     "SECRET": """
         secret secrets secret_value secret_string secret_text secret_data client_secret app_secret webhook_secret
         signing_key encryption_key decryption_key license_key connection_string cookie cookies set_cookie csrf_token
-        xsrf_token otp_code mfa_code totp_code one_time_code verification_code security_answer recovery_code
-        recovery_codes backup_code backup_codes recovery_phrase seed_phrase mnemonic_phrase card_pin pin_number
-        cvv cvc cvv2 cvc2 card_verification_value security_code kubeconfig
+        xsrf_token otp_code mfa_code totp_code one_time_code verification_code security_answer secret_answer
+        recovery_code recovery_codes backup_code backup_codes recovery_phrase seed_phrase mnemonic_phrase card_pin
+        pin_number cvv cvc cvv2 cvc2 card_verification_value security_code kubeconfig
     """,
     "CREDIT_CARD": """
         credit_card credit_card_number creditcard debit_card debit_card_number card_number cc_number payment_card_number
@@ -65,13 +64,18 @@ _CERTAIN = {
         street_address home_address mailing_address billing_address shipping_address postal_address residential_address
         address_line address_line_1 address_line_2 address1 address2 street
     """,
+    "IP_ADDRESS": """
+        ip ips ipv ip_address ip_addresses ip_addr ip_addrs forwarded_for remote_addr remote_address client_addr
+        client_address peer_addr peer_address source_address
+    """,
 }
 _UNCERTAIN = {
-    "PASSWORD": "pwd",  # also the working directory
+    "PASSWORD": "pwd pass pw psk",  # also the working directory, the result of a test
     "NAME": "full_name author_name",  # also of a package, a class, a repository
     "PHONE": "mobile cell tel fax",  # also a device, a part of a table
-    "SECRET": "token tokens pass auth credential credentials otp dsn ssh_key gpg_key pgp_key session_key user_key",
-    "API_KEY": " ".join(
+    "SECRET": "token tokens auth mnemonic credential credentials otp dsn ssh_key gpg_key pgp_key session_key user_key",
+    "API_KEY": "bearer "
+    + " ".join(
         f"{owner}_key"
         for owner in _words("""
             openai anthropic gemini google maps stripe aws azure gcp sendgrid mailgun twilio github gitlab slack discord
@@ -90,6 +94,7 @@ _EXCEPTIONS = frozenset(
     completion_tokens input_tokens output_tokens cached_tokens reasoning_tokens num_tokens n_tokens new_tokens
     used_tokens remaining_tokens context_tokens generated_tokens usage_tokens per_token last_token first_token
     current_token lex_token parse_token top_tokens stopping_tokens thinking_tokens prediction_tokens billed_tokens
+    first_pass second_pass last_pass single_pass multi_pass low_pass high_pass band_pass all_pass render_pass
     """)
 )
 # `reset_password: <link>`, `show_password: "yes"`: about a password, not one.
@@ -145,74 +150,9 @@ def sensitive_name(name: str) -> FieldName | None:
     """What the name of a field says about its value; None for an ordinary name."""
     if len(name) > _LONGEST_NAME:
         return None
+    if not name.isascii():  # without its accents
+        name = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     return _of_words(tuple(word.lower() for word in _WORD.findall(name)))
-
-
-_REFERENCE = re.compile(
-    r"""
-      \s*
-    | \$\{?[A-Za-z_][\w.:-]*\}?                     # $NAME, ${NAME}, ${NAME:-default}
-    | \$\([^()]*\) | \$\{\{[^{}]*\}\} | \{\{[^{}]*\}\} | %\w+% | \{\w*\}
-    | <[^<>]{1,80}> | \[[A-Za-z _-]{1,40}\]         # <your key>, [FILTERED]
-    | [*•.xX#_-]{2,} | [*•.?-]
-    | (?:process\.env|os\.environ|os\.getenv|getenv|env|secrets|vars?|config|settings|self|args|options|opts|props|req
-        |request|ctx|data|params)[.\[(].*
-    | (?:arn:aws:secretsmanager:|arn:aws:ssm:|vault:|op://|secretref:|projects/[\w-]+/secrets/).*
-    | (?:none|null|nil|undefined|true|false|yes|no|n/a|string|str|text|integer|number|boolean|object|optional|required
-        |redacted|hidden|masked|filtered|omitted|unset|empty|missing|unknown|todo|tbd)
-    | (?:your|enter|insert|replace|add|put|example|sample|dummy|fake|placeholder)[-_ ]
-        [\w -]{0,60}?(?:key|token|secret|password|pass|here|value|credential|name|number|phone|address)s?(?:[-_ ]here)?
-    """,
-    re.VERBOSE | re.IGNORECASE,
-)
-_MESSAGE = re.compile(
-    r"\b(?:required|invalid|incorrect|must|cannot|can't|at least|characters|blank|missing"
-    r"|too (?:short|weak|common|long)|not found|does not|is not)\b",
-    re.IGNORECASE,
-)
-_LOOKS_SECRET = re.compile(r"(?=\S*[0-9])(?=\S*[A-Za-z])\S{8,}|[A-Za-z0-9+/=_.~-]{24,}")
-_PATH_OR_URL = re.compile(r"(?:[a-z][a-z0-9+.-]*://|~?/|\.{1,2}/|[A-Za-z]:\\).*", re.IGNORECASE | re.DOTALL)
-_FILE = re.compile(r"(?:~|\.{1,2}|[A-Za-z]:)?[\w./\\-]{1,160}\.[a-z0-9]{2,4}", re.IGNORECASE)
-_PHONE_NUMBER = re.compile(r"\+?[0-9 ()./-]{7,24}")
-# A capital, a space, or a script without capitals: `numpy` and `pandas.core.frame` are no people.
-_WRITTEN_AS_A_NAME = re.compile(r"[A-Z\s]|[^\x00-\x7f]")
-_SECRET_PART = re.compile(
-    r"\s*(?:(?:bearer|basic|token|digest|negotiate|apikey|api-key|bot)(?:\s+|\Z))?(?P<secret>.*?)\s*",
-    re.IGNORECASE | re.DOTALL,
-)
-
-JUDGED_BY_LOOKS = frozenset({"NAME", "ADDRESS", "PHONE"})
-"""Kinds whose values must look like one whatever the name says."""
-
-
-def is_sensitive_value(name: FieldName, text: str) -> bool:
-    """Whether the text under such a name is the thing itself, and no reference, mask or message about it."""
-    if _REFERENCE.fullmatch(text):
-        return False
-    if (not name.certain or name.kind in JUDGED_BY_LOOKS) and PLACEHOLDER.search(text):
-        return False  # it was judged before: what is left of it looks different now
-    if name.kind in JUDGED_BY_LOOKS:
-        return _looks_like(name, text)
-    if name.kind == "PRIVATE_KEY" and _FILE.fullmatch(text):
-        return False
-    if " " in text and _MESSAGE.search(text):
-        return False
-    return name.certain or (_LOOKS_SECRET.fullmatch(text) is not None and not _PATH_OR_URL.fullmatch(text))
-
-
-def _looks_like(name: FieldName, text: str) -> bool:
-    if name.kind == "PHONE":
-        digits = sum(character.isdigit() for character in text)
-        return digits >= 5 if name.certain else digits >= 7 and _PHONE_NUMBER.fullmatch(text) is not None
-    if name.kind == "NAME" and not name.certain and not _WRITTEN_AS_A_NAME.search(text):
-        return False
-    return any(character.isalpha() for character in text) and "/" not in text
-
-
-def secret_span(text: str) -> tuple[int, int]:
-    """Where the secret lies in a value: without spaces around it, and without the name of its scheme (`Bearer `)."""
-    found = _SECRET_PART.fullmatch(text)
-    return found.span("secret") if found else (0, len(text))
 
 
 _SCHEMA_TYPES = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})

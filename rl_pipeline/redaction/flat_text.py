@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from rl_pipeline.redaction.field_names import FieldName, is_sensitive_value, secret_span, sensitive_name
+from rl_pipeline.redaction.field_names import FieldName, sensitive_name
+from rl_pipeline.redaction.field_values import is_sensitive_in_text, sensitive_spans
 from rl_pipeline.redaction.passage import decoded, encoded
 
 # A name, its closing quote, and what leads to the value: `"name": `, `name=`, `name => `, `--name value`.
@@ -22,17 +23,19 @@ _PAIR = re.compile(
     rb"(?:name|key)\\*[\"']\s*:\s*\\*[\"'](?P<name>[\w.-]{2,64}+)\\*[\"']\s*,\s*\\*[\"']value\\*[\"']\s*:\s*",
     re.IGNORECASE,
 )
-_QUOTED_NAMES = re.compile(rb'"([A-Za-z_][\w.-]*+\\*+)"\s*+:')
+_QUOTED_NAMES = re.compile(rb'"([A-Za-z_][\w.\x80-\xff-]*+\\*+)"\s*+:')
 _VALUE_OPENS = re.compile(rb'\s*+(?P<escapes>\\*)"')
 _BACKSLASH = ord("\\")
-_QUOTED_NAME = re.compile(rb"[A-Za-z_][\w.-]{1,63}")
+_QUOTED_NAME = re.compile(rb"[A-Za-z_][\w.\x80-\xff-]{1,63}")
+# `x === 1 ? "secret" : "endpoint"`: a choice, no name.
+_CHOICE = re.compile(rb"\?\s{0,8}\\*\Z")
 # What may be kept from one call to the next: no secret is made of letters alone.
 _PLAIN_NAME = re.compile(rb"[A-Za-z_-]{2,40}")
 _OPENS = re.compile(rb"(?P<escapes>\\*)(?P<quote>[\"'`])")
 _BARE = re.compile(rb"(?:(?:bearer|basic|token|digest|bot)\s+)?[^\s\x00,;&\"'`<>)\]}\\]+", re.IGNORECASE)
-_PRIVATE_KEY = re.compile(
-    rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[^\x00]{0,20000}?(?:-----END [A-Z0-9 ]{0,40}-----|\x00|\Z)"
-)
+_PRIVATE_KEY_OPENS = re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY")
+_PRIVATE_KEY_CLOSES = re.compile(rb"-----END [A-Z0-9 ]{0,40}-----|\x00|\Z")
+_LONGEST_PRIVATE_KEY = 20_000
 _ESCAPED_ASCII = re.compile(r"\\u00([2-7][0-9a-fA-F])")
 
 
@@ -43,8 +46,8 @@ def unescaped(text: str) -> str:
 
 def named_values(buffer: bytes) -> Iterator[tuple[int, int, str]]:
     """Start, end and kind of every value that follows a sensitive name; blanked placeholders (NUL) end a value."""
-    for key in _PRIVATE_KEY.finditer(buffer):
-        yield key.start(), key.end(), "PRIVATE_KEY"
+    for start, end in _private_keys(buffer):
+        yield start, end, "PRIVATE_KEY"
     for pattern in (_PAIR, _NAMED):
         position = 0
         while match := pattern.search(buffer, position):
@@ -56,6 +59,20 @@ def named_values(buffer: bytes) -> Iterator[tuple[int, int, str]]:
             if buffer[start:end].strip():
                 yield start, end, name.kind
                 position = max(position, end)
+
+
+def _private_keys(buffer: bytes) -> Iterator[tuple[int, int]]:
+    """Each from its first line to its last, to a placeholder or to the end of the text, whichever is first."""
+    end = closes = 0
+    for opening in _PRIVATE_KEY_OPENS.finditer(buffer):
+        if opening.start() < end:
+            continue
+        if closes < opening.end():  # else the same closing is next: it is looked for once, however many begin before it
+            closing = _PRIVATE_KEY_CLOSES.search(buffer, opening.end())
+            closes = closing.end() if closing else len(buffer)
+        if closes - opening.end() <= _LONGEST_PRIVATE_KEY:
+            end = closes
+            yield opening.start(), end
 
 
 def quoted_values(buffer: bytes) -> Iterator[tuple[int, int, str]]:
@@ -75,17 +92,20 @@ def quoted_values(buffer: bytes) -> Iterator[tuple[int, int, str]]:
             continue
         first, last = _quoted(buffer, opening.end(), escapes, unclosed)
         value = decoded(buffer[first:last])
-        if value != plain.decode() and is_sensitive_value(name, value):
-            start, end = secret_span(value)
-            if start < end:
-                yield first + len(encoded(value[:start])), last - len(encoded(value[end:])), name.kind
+        if value.lower() == decoded(plain).lower() or not is_sensitive_in_text(name, value):
+            continue
+        before = buffer[max(0, quoted.start() - 16) : quoted.start()]
+        if b"?" in before and _CHOICE.search(before):
+            continue
+        for start, end in sensitive_spans(name.kind, value):
+            yield first + len(encoded(value[:start])), last - len(encoded(value[end:])), name.kind
 
 
 def _name_of(quoted_name: bytes) -> FieldName | None:
     name = quoted_name.rstrip(b"\\")
     if _PLAIN_NAME.fullmatch(name):
         return _name_of_letters(name)
-    return sensitive_name(name.decode()) if _QUOTED_NAME.fullmatch(name) else None
+    return sensitive_name(decoded(name)) if _QUOTED_NAME.fullmatch(name) else None
 
 
 @lru_cache(maxsize=4096)

@@ -6,20 +6,20 @@ its own place: it is counted again in the few containers that change.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
 from typing import Any, NamedTuple
 
 from rl_pipeline.errors import PipelineError
+from rl_pipeline.redaction.arguments import secret_arguments
 from rl_pipeline.redaction.field_names import (
-    JUDGED_BY_LOOKS,
     PAIR_NAMES,
     PAIR_VALUES,
     SCHEMA_VALUES,
     FieldName,
     is_schema,
-    is_sensitive_value,
     sensitive_name,
 )
+from rl_pipeline.redaction.field_values import is_sensitive_value
+from rl_pipeline.redaction.placeholders import PLACEHOLDER
 
 _LEAST_NUMBER = 10**8
 """Smaller numbers say nothing without the name of their field."""
@@ -27,7 +27,15 @@ _MOST_NUMBER = 10**600
 _NUMBERS = frozenset({int, float})
 _TEXT = frozenset({str})
 _OBJECTS = frozenset({dict})
-_LONGEST_ARGUMENTS = 64
+_LEAST_OF_KIND = {
+    "API_KEY": _LEAST_NUMBER, "PRIVATE_KEY": _LEAST_NUMBER, "JWT": _LEAST_NUMBER,
+    "PASSWORD": 1000, "IDENTIFIER": 1000, "CREDIT_CARD": 1000, "SSN": 1000, "IBAN": 1000,
+}  # fmt: skip
+"""Smaller numbers under such names only count something; a card has a code of three digits, so others may be short."""
+_UNCERTAIN_PASSWORD = FieldName("PASSWORD", certain=False)
+_WORKING_DIRECTORY = frozenset({"pwd"})
+_LOGINS = frozenset({"user", "username", "user_name", "userName", "login", "email", "User", "Username", "USER"})
+"""Beside one of them, `pass` is no result."""
 _MOST_CACHED_NAMES = 20_000
 _LONGEST_CACHED_NAME = 64
 
@@ -43,6 +51,14 @@ class SensitiveField(NamedTuple):
     key: str | int
     kind: str
     text: str
+
+
+class SensitivePart(NamedTuple):
+    """The end of a text that is replaced for the place it stands at: the password in `curl -u`."""
+
+    number: int
+    start: int
+    kind: str
 
 
 class NameCache:
@@ -71,13 +87,16 @@ class Leaves:
         self.texts: list[str] = []
         """Strings, and numbers with enough digits to mean something, as texts."""
         self.fields: list[SensitiveField] = []
+        self.parts: list[SensitivePart] = []
         self.new_names: set[str] = set()
         """Names that were not scanned before."""
         self._root = tree
         self._containers: list[Any] = [[tree]]
         self._firsts: list[int] = []
         self._first_children: list[int] = []
+        self._child_keys: dict[int, list[str | int]] = {}
         self._inherited: dict[int, FieldName] = {}
+        self._taken: dict[int, set[str | int]] = {}
         self._unwritable: set[int] = set()
         self._walk(names)
 
@@ -91,6 +110,8 @@ class Leaves:
         by_container: dict[int, dict[int, str]] = {}
         for number, text in texts.items():
             by_container.setdefault(bisect_right(self._firsts, number) - 1, {})[number] = text
+        for field in self.fields if by_container else ():
+            self._taken.setdefault(field.container, set()).add(field.key)
         for container, exchanged in by_container.items():
             copy = self._copy(container, copies)
             for number, key in enumerate(self._keys_of_leaves(container), start=self._firsts[container]):
@@ -170,21 +191,17 @@ class Leaves:
                 self.fields.append(SensitiveField(index, key, "SECRET", hex(value)))
 
     def _without_arguments(self, index: int, texts: list[str]) -> list[str]:
-        """The texts without the values in arguments (`--password`, its value) and in a pair (a header)."""
-        if len(texts) > _LONGEST_ARGUMENTS:
+        """The texts without those that are secrets for their place, as after `--password`; parts of some are noted."""
+        arguments = secret_arguments(texts)
+        if not arguments:  # nearly always
             return texts
-        options = [at for at, text in enumerate(texts) if text[:2] == "--"] if "--" in "".join(texts) else []
-        taken = set()
-        for at in options if options or len(texts) != 2 else [0]:
-            name = sensitive_name(texts[at]) if at + 1 < len(texts) else None
-            if name is None or texts[at + 1][:1] == "-":
-                continue
-            if not options:  # two words beside each other may be anything
-                name = FieldName(name.kind, certain=False)
-                if name.kind in JUDGED_BY_LOOKS:
-                    continue
-            if self._take(index, at + 1, texts[at + 1], name):
-                taken.add(at + 1)
+        taken: set[int] = set()
+        for at, start, name in arguments:
+            if start == 0:
+                if self._take(index, at, texts[at], name):
+                    taken.add(at)
+            elif is_sensitive_value(name, texts[at][start:]) and not PLACEHOLDER.search(texts[at]):
+                self.parts.append(SensitivePart(len(self.texts) + at - len(taken), start, name.kind))
         return [text for at, text in enumerate(texts) if at not in taken] if taken else texts
 
     def _take(self, index: int, key: str | int, value: Any, name: FieldName) -> bool:
@@ -193,7 +210,7 @@ class Leaves:
         A field that holds its own name, as forms and schemas have it, holds nothing.
         """
         kind = type(value)
-        if value == key:
+        if value == key or (kind is str and type(key) is str and value.lower() == key.lower()):
             return False
         if kind is str or (kind in _NUMBERS and name.certain and not _is_count(key, value, name)):
             text = str(value)
@@ -207,7 +224,7 @@ class Leaves:
     def _keys_of_leaves(self, index: int) -> Iterator[str | int]:
         """The keys of the container's texts, in the order of the walk."""
         container = self._containers[index]
-        taken = {field.key for field in self.fields if field.container == index}
+        taken = self._taken.get(index, ())
         for key, value in _items(container):
             if key in taken:
                 continue
@@ -217,10 +234,11 @@ class Leaves:
     def _place(self, index: int) -> tuple[int, str | int]:
         """The container that holds this one, and where: found anew for the few that change."""
         parent = bisect_right(self._first_children, index) - 1
-        children = (
-            key for key, value in _items(self._containers[parent]) if type(value) is dict or type(value) is list
-        )
-        return parent, next(islice(children, index - self._first_children[parent], None))
+        if parent not in self._child_keys:
+            self._child_keys[parent] = [
+                key for key, value in _items(self._containers[parent]) if type(value) is dict or type(value) is list
+            ]
+        return parent, self._child_keys[parent][index - self._first_children[parent]]
 
     def _copy(self, index: int, copies: dict[int, Any]) -> Any:
         """The container's copy, hung into the copies of all that hold it; `copies` has that of the first."""
@@ -250,8 +268,8 @@ def _is_count(key: str | int, value: float, name: FieldName) -> bool:
     """Whether a number tells how many there are, or which one: keys are no small numbers, nothing is a fraction."""
     if abs(value) >= _MOST_NUMBER or (type(value) is float and not value.is_integer()):
         return True
-    few = abs(value) < _LEAST_NUMBER
-    return few and (name.kind in {"API_KEY", "PRIVATE_KEY", "JWT"} or (type(key) is str and key[-1:] in {"s", "S"}))
+    plural = type(key) is str and key[-1:] in {"s", "S"}
+    return abs(value) < (_LEAST_NUMBER if plural else _LEAST_OF_KIND.get(name.kind, 0))
 
 
 def _is_long_number(value: Any) -> bool:
@@ -265,4 +283,7 @@ def _name_in(container: Mapping[str, Any], key: str) -> FieldName | None:
     if key in PAIR_VALUES:
         names = (container.get(name) for name in PAIR_NAMES)
         return next((found for name in names if isinstance(name, str) and (found := sensitive_name(name))), None)
-    return sensitive_name(key)
+    name = sensitive_name(key)
+    if name == _UNCERTAIN_PASSWORD and key.lower() not in _WORKING_DIRECTORY and not _LOGINS.isdisjoint(container):
+        return FieldName(name.kind, certain=True)
+    return name

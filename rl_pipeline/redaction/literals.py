@@ -4,10 +4,14 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 
+from rl_pipeline.redaction.randomness import is_hash, is_uuid, surprise
+
 _SECRETS = frozenset({"API_KEY", "PASSWORD", "PRIVATE_KEY", "JWT", "SECRET"})
 _ONE_WORD = re.compile(rb"[^\W\d_]+", re.ASCII)
 _DIGIT = re.compile(rb"[0-9]")
 _LETTERS_AND_DIGITS = re.compile(rb"(?=.*[0-9])(?=.*[A-Za-z]).+", re.DOTALL)
+_PATH_OR_SELECTOR = re.compile(rb"[\w.~#@:-]*(?:[/\\][\w.~-]*)+|[\w-]+\.[a-z0-9]{2,4}|[#.][A-Za-z][\w-]*", re.ASCII)
+_SIGNS_OF_A_PASSWORD = re.compile(rb"(?=.*[a-z])(?=.*[A-Z])(?=.*[!$%^&*+=?~|@]).+", re.DOTALL)
 _WORD_BYTES = bytes(byte for byte in range(256) if byte >= 0x80 or chr(byte).isalnum() or byte == 0x5F)
 _WORD = frozenset(_WORD_BYTES)
 # How characters begin, in UTF-8, that no word goes on with: signs, and the scripts that put no spaces between words.
@@ -51,6 +55,18 @@ def is_distinctive(value: bytes) -> bool:
 def is_short_secret(value: bytes, kind: str) -> bool:
     """Whether `value` is too short to be distinctive, but a secret that nobody writes by accident (`hunter2`)."""
     return kind in _SECRETS and 6 <= len(value) < 8 and _LETTERS_AND_DIGITS.fullmatch(value) is not None
+
+
+def tells_itself(value: bytes, kind: str) -> bool:
+    """Whether a value that only its field's name told of is a secret elsewhere too, and no word, name or path."""
+    if kind not in _SECRETS or is_short_secret(value, kind) or is_uuid(value) or is_hash(value):
+        return True
+    if value.count(b" ") >= 3:
+        return True
+    drawn = surprise(value)
+    if not _LETTERS_AND_DIGITS.fullmatch(value):
+        return drawn >= 0.27 or (kind == "PASSWORD" and _SIGNS_OF_A_PASSWORD.fullmatch(value) is not None)
+    return drawn >= 0.2 or (kind == "PASSWORD" and not _PATH_OR_SELECTOR.fullmatch(value))
 
 
 def needs_boundaries(value: bytes, kind: str) -> bool:

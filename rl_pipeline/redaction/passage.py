@@ -14,7 +14,7 @@ _COLOUR = re.compile(rb"\x1b\[[0-9;:?]{0,20}[A-Za-z]")
 _WRITTEN_COLOUR = re.compile(rb"\\(?:u001[bB]|x1[bB]|033|e)\[[0-9;:?]{0,20}[A-Za-z]")
 _ESCAPED_LINE_END = re.compile(rb"\\[nr]")
 _ESCAPED_TAB = re.compile(rb"\\t")
-_ESCAPED_ASCII = re.compile(rb"\\u00[0-7][0-9a-fA-F]")
+_ESCAPED_ASCII = re.compile(rb"\\(?:u00[0-7]|x[2-7])[0-9a-fA-F]")
 # Of signs that no value is written with: `%2B` and `%2F` belong to base64, `%40` to an address.
 _ESCAPED_SIGN = re.compile(rb"%(?:0[9ADad]|2[0-9ACac]|3[A-Fa-f]|5[BDbd]|7[BDbd])(?=[0-9A-Za-z])")
 
@@ -93,6 +93,10 @@ def _spaces(colour: re.Match[bytes]) -> bytes:
     return b" " * len(colour[0])
 
 
+def _no_letters(escape: re.Match[bytes]) -> bytes:
+    return b"\\" + b"\x01" * (len(escape[0]) - 1)
+
+
 def _without_escapes(buffer: bytes) -> bytes:
     """The buffer with blanks for escapes, each as long: their letters and digits would seem to begin the value."""
     if b"\x1b" in buffer:
@@ -101,5 +105,5 @@ def _without_escapes(buffer: bytes) -> bytes:
         buffer = _WRITTEN_COLOUR.sub(_spaces, buffer)
         buffer = _ESCAPED_LINE_END.sub(rb"\\" b"\n", buffer)
         buffer = _ESCAPED_TAB.sub(rb"\\" b"\t", buffer)
-        buffer = _ESCAPED_ASCII.sub(rb"\\" b"\x01\x01\x01\x01\x01", buffer)
+        buffer = _ESCAPED_ASCII.sub(_no_letters, buffer)
     return _ESCAPED_SIGN.sub(b"\x01" * 3, buffer) if b"%" in buffer else buffer

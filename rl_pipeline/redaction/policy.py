@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.redaction.rule import Rule, packaged_rules
 
-ENGINE_VERSION = 2
+ENGINE_VERSION = 3
 """Raised with every change of the engine, its field names or its validators that changes what is found."""
 
 DICTIONARY_KINDS = frozenset({"NAME", "IDENTIFIER"})

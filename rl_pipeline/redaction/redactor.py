@@ -11,7 +11,7 @@ from typing import Any
 
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.redaction.flat_text import named_values, quoted_values, unescaped
-from rl_pipeline.redaction.leaves import Leaves, NameCache
+from rl_pipeline.redaction.leaves import Leaves, NameCache, SensitivePart
 from rl_pipeline.redaction.passage import Passage, encoded
 from rl_pipeline.redaction.placeholders import PLACEHOLDER, placeholder
 from rl_pipeline.redaction.policy import RedactionPolicy
@@ -23,6 +23,7 @@ from rl_pipeline.redaction.scanner import Finding, Source, open_scanner
 __all__ = ["PLACEHOLDER", "Redacted", "RedactedText", "Redactor", "SensitiveKey"]
 
 Finder = Callable[[Passage], Iterable[Finding]]
+_BETWEEN_TEXTS = len(Passage(["", ""]).buffer)
 _NOTHING_KNOWN: Mapping[str, str] = MappingProxyType({})
 
 
@@ -87,6 +88,8 @@ class Redactor:
         passage = Passage([*leaves.texts, *new_names])
         found = self._found(passage)
         found += self._fit(passage, _in_quotes)
+        if leaves.parts:
+            found += self._fit(passage, lambda passage: _parts_in(passage, leaves.parts))
         if new_names:
             if any(passage.texts_between(0, finding.start) >= len(leaves.texts) for finding in found):
                 raise SensitiveKey
@@ -136,3 +139,13 @@ def _after_names(passage: Passage) -> Iterator[Finding]:
 def _in_quotes(passage: Passage) -> Iterator[Finding]:
     for start, end, kind in quoted_values(passage.buffer):
         yield Finding(start, end, Source(FIELD_ORDER, SENSITIVE_FIELD, kind))
+
+
+def _parts_in(passage: Passage, parts: Iterable[SensitivePart]) -> Iterator[Finding]:
+    """Where the parts of texts lie; they come in the order of the texts."""
+    offset, reached = 0, 0
+    for number, start, kind in parts:
+        offset += sum(len(encoded(text)) + _BETWEEN_TEXTS for text in passage.texts[reached:number])
+        reached, text = number, passage.texts[number]
+        source = Source(FIELD_ORDER, SENSITIVE_FIELD, kind)
+        yield Finding(offset + len(encoded(text[:start])), offset + len(encoded(text)), source)

@@ -9,7 +9,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from rl_pipeline.errors import PipelineError
-from rl_pipeline.redaction.literals import is_distinctive, is_short_secret, needs_boundaries, occurrences
+from rl_pipeline.redaction.literals import (
+    is_distinctive,
+    is_short_secret,
+    needs_boundaries,
+    occurrences,
+    tells_itself,
+)
 from rl_pipeline.redaction.passage import Passage, decoded, encoded
 from rl_pipeline.redaction.rule import KINDS
 from rl_pipeline.redaction.scanner import Finding, Source
@@ -61,6 +67,7 @@ class Knowledge:
         self._kinds: dict[bytes, str] = {}
         self._looked_for: dict[bytes, Source] = {}
         self._anywhere: set[bytes] = set()
+        self._plain: dict[bytes, bytes] = {}
 
     def known_in(self, passage: Passage) -> Iterator[Finding]:
         """Where the known values lie: everywhere if distinctive, else only where they are a whole text."""
@@ -75,8 +82,12 @@ class Knowledge:
         """Note values that were found; the lowest order names the kind of each."""
         for value, source in found:
             first = self._sources[value] = min(source, self._sources.get(value, source))
+            if first.order >= FIELD_ORDER and not tells_itself(value, first.kind):
+                continue  # `db-credentials` under `secret`
             if is_distinctive(value) or is_short_secret(value, first.kind):
                 for spelling in _spellings(value):
+                    if spelling != value:
+                        self._plain.setdefault(spelling, value)
                     self._looked_for[spelling] = Source(_REPEATED_ORDER, REPEATED, first.kind)
                     if not needs_boundaries(spelling, first.kind):
                         self._anywhere.add(spelling)
@@ -84,6 +95,10 @@ class Knowledge:
     def kind(self, value: bytes, source: Source) -> str:
         """The kind of the value in this tree: what is once written stays."""
         return self._kinds.setdefault(value, self._sources.get(value, source).kind)
+
+    def plain(self, value: bytes) -> bytes:
+        """The value without the escapes that it is written with in JSON: both have the same digits."""
+        return self._plain.get(value, value)
 
     def repeated_in(self, passage: Passage) -> Iterator[Finding]:
         """Where the values of all rounds lie."""

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from rl_pipeline.redaction.field_names import secret_span
+from rl_pipeline.redaction.field_values import sensitive_spans
 from rl_pipeline.redaction.leaves import SensitiveField
 from rl_pipeline.redaction.passage import Passage, decoded, encoded
 from rl_pipeline.redaction.placeholders import PLACEHOLDER, placeholder
@@ -13,6 +13,7 @@ from rl_pipeline.redaction.scanner import UNSCANNABLE, Finding, Source
 
 _MOST_ROUNDS = 8
 _IN_NUMBER = re.compile(rb"[0-9-]")
+_NOT_NUL = re.compile(rb"[^\x00]+")
 _PLACEHOLDERS = re.compile(f"({PLACEHOLDER.pattern})")
 
 
@@ -84,20 +85,24 @@ class Rewriting:
     def _pieces(self, field: SensitiveField) -> list[tuple[str, Source | None]]:
         """A field's text in pieces, the secret ones with their source: not placeholders, not the name of a scheme."""
         split = _PLACEHOLDERS.split(field.text)
+        source = Source(FIELD_ORDER, SENSITIVE_FIELD, field.kind)
         pieces: list[tuple[str, Source | None]] = []
         for number, piece in enumerate(split):
-            start, end = (0, 0) if number % 2 else secret_span(piece)
-            secret = piece[start:end]
-            # Between placeholders, signs are only signs.
-            told = bool(secret) and (len(split) == 1 or any(map(str.isalnum, secret)))
-            source = Source(FIELD_ORDER, SENSITIVE_FIELD, field.kind)
-            shown = not told or encoded(secret) in self._allowed
-            pieces += (piece[:start], None), (secret, None if shown else source), (piece[end:], None)
+            written = 0
+            for start, end in () if number % 2 else sensitive_spans(field.kind, piece):
+                secret = piece[start:end]
+                # Between placeholders, signs are only signs.
+                told = len(split) == 1 or any(map(str.isalnum, secret))
+                shown = not told or encoded(secret) in self._allowed
+                pieces += (piece[written:start], None), (secret, None if shown else source)
+                written = end
+            pieces.append((piece[written:], None))
         return pieces
 
     def _placeholder(self, value: bytes, source: Source) -> str:
         self._knowledge.counts[source.rule_id] += 1
-        return placeholder(self._key, self._knowledge.kind(value, source), value)
+        plain = self._knowledge.plain(value)
+        return placeholder(self._key, self._knowledge.kind(plain, source), plain)
 
 
 def _by_text(passage: Passage, findings: Iterable[Finding]) -> Iterator[tuple[tuple[int, int], list[Finding]]]:
@@ -115,11 +120,20 @@ def _by_text(passage: Passage, findings: Iterable[Finding]) -> Iterator[tuple[tu
 
 
 def _whole(passage: Passage, finding: Finding) -> Finding:
-    """The finding, widened to whole characters, and to a whole number where its text is one."""
+    """The finding, widened to whole characters, and to a whole number where its text is one; NULs end it."""
     start, end = passage.whole(finding.start, finding.end)
+    value = passage.value(start, end)
+    if b"\x00" in value and finding.source.rule_id != UNSCANNABLE and finding.source.kind != "PRIVATE_KEY":
+        start, end = _between_nuls(start, value)
     around = passage.buffer[max(start - 1, 0) : start] + passage.buffer[end : end + 1]
     if _IN_NUMBER.search(around) and passage.buffer[start:end].isdigit():
         text_start, text_end = passage.text_span(start)
         if passage.buffer[text_start:text_end].lstrip(b"-").isdigit():
             start, end = text_start, text_end
     return Finding(start, end, finding.source)
+
+
+def _between_nuls(start: int, value: bytes) -> tuple[int, int]:
+    """The first part of the value that has no NUL, which separates variables: what follows is looked at again."""
+    parts = _NOT_NUL.search(value)
+    return (start + parts.start(), start + parts.end()) if parts else (start, start + len(value))

@@ -74,7 +74,11 @@ class Rule:
 
     def accepts(self, match: re.Match[bytes]) -> bool:
         """Whether every validator takes the value for a real one."""
-        return all(validator(self.value_of(match), match) for validator in self.validators)
+        value = self.value_of(match)
+        for validator in self.validators:  # noqa: SIM110  # a generator would double the time of the quick ones
+            if not validator(value, match):
+                return False
+        return True
 
     def value_of(self, match: re.Match[bytes]) -> bytes:
         """What the match found."""

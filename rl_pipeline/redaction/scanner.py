@@ -28,8 +28,12 @@ _GLOBAL_FLAGS = re.compile(rb"\A\(\?[aimsx]+\)")
 _FIRST_WORDS = re.compile(r"(?:\(\?(?P<flag>i)\))?(?P<words>\(\?:[\w|]+\)|[\w:/-]+)(?![?*{|+])")
 _CHOICE_OF_WORDS = re.compile(r"(\(\?i\))?\(\?:([\w |-]+\|[\w |-]+)\)(.+)", re.DOTALL)
 _WIDEST_VARIATION = 1024
-_SPACES = (" ", "  ", "\n", "\t", "\u00a0")
-"""What may stand between the words of an entry of the dictionary."""
+_INDENTS = ("", " ", "  ", "    ", "        ", "\t")
+_BREAKS = (*(end + indent for end in ("\n", "\\\n") for indent in _INDENTS), "\r\n", "\\\n\\\n")
+_BETWEEN_WORDS = (" ", "  ", "   ", "\t", "\u00a0", ".", "_", "-", "+", "%20", "\x01\x01\x01", *_BREAKS)
+"""What may stand between the words of an entry of the dictionary, escapes as a passage shows them; one literal for
+each: Vectorscan compiles twenty of them sooner than an expression for all."""
+_APOSTROPHES = ("'", "\u2019")
 _PATIENCE, _LEAST_PATIENCE = 8, 1 << 16
 """How many bytes a rule may match and reject in one segment, per byte of it and at least: a text made to be matched at
 every place from there to its end would take hours, and is replaced as a whole instead."""
@@ -317,11 +321,22 @@ def _dictionary_sources(dictionary: Mapping[str, str], order: int) -> dict[bytes
     """The spellings to look for, in ASCII's lower case: Vectorscan ignores the case of nothing else."""
     sources: dict[bytes, Source] = {}
     for literal, kind in dictionary.items():
-        words = literal.split()
-        for plain in {space.join(words) for space in _SPACES}:
+        for plain in _ways_to_write(literal, is_name=kind == "NAME"):
             for spelling in (plain, plain.lower(), plain.upper(), plain.title(), plain.casefold()):
                 sources.setdefault(spelling.encode().lower(), Source(order, DICTIONARY, kind))
     return sources
+
+
+def _ways_to_write(literal: str, *, is_name: bool) -> set[str]:
+    """The entry with all that may stand between its words, its apostrophes straight and curly; names also reversed."""
+    words = literal.split()
+    ways = {between.join(words) for between in _BETWEEN_WORDS}
+    if is_name and len(words) > 1:
+        ways |= {f"{words[-1]},{space}{' '.join(words[:-1])}" for space in ("", " ")}
+    if any(apostrophe in literal for apostrophe in _APOSTROPHES):
+        straight, curly = _APOSTROPHES
+        ways |= {way.replace(straight, curly) for way in ways} | {way.replace(curly, straight) for way in ways}
+    return ways
 
 
 def _compiled(expressions: Sequence[_Expression], rule_ids: Sequence[str]) -> "hyperscan.Database":

@@ -96,6 +96,8 @@ _NAME = re.compile(
     re.VERBOSE,
 )
 """The name of something: an attribute, a module, a choice of names, a file, a host."""
+_CHECKS_OF_A_FORM = re.compile(rb"(?:bail|required|nullable|sometimes|present|string)(?:\|[a-z_]+(?::[\w,.]+)?)+$")
+"""What Laravel asks of a field, as `required|string|min:8`."""
 _PATH = re.compile(rb"^(?:[a-z][a-z0-9+.-]*://|\.{0,2}/|~/|[A-Za-z]:\\|arn:|file:|urn:|data:|s3:|mailto:)")
 _WORDS = re.compile(rb"[A-Z]{2,}(?![a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
 _IDENTIFIER = re.compile(rb"[A-Za-z_$][\w$]*(?:[.-][A-Za-z_]\w*)*$")
@@ -103,7 +105,7 @@ _DIGIT_AMONG_LETTERS = re.compile(rb"[A-Za-z][0-9]+[A-Za-z]")
 _OPERATOR = re.compile(rb"[ ](?:[+*/%^]|<<|>>|-)[ ][\w(]")
 _SETTER = re.compile(rb"(?i)(?:.*[._])?(?:set|with|use|put|change|update)_?[a-z_]*$")
 _OPENED_CALL = re.compile(rb"""\(\s*["'`][\w.$#*^~=:"'\[-]*$""")
-_BEFORE = re.compile(rb"[\w.$-]{1,60}$")
+_SIGNS_OF_A_NAME = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_.$-"
 _SECRET_NAME = re.compile(
     rb"""(?i)token|secret|pass|pwd|credential|creds|bearer|(?:^|[^a-z])pat(?:$|[^a-z]) | (?:user|http|basic|proxy)_?auth
     | (?:api|access|auth|account|private|priv|service|client|encrypt(?:ion)?|sign(?:ing)?|master|shared|licen[cs]e|admin
@@ -121,10 +123,10 @@ _HOLDS_NO_SECRET = frozenset(
     """.split()
 )
 _LAST_WORD_FOR_ONE = re.compile(
-    rb"""(?i)(?:.*(?:pass(?:w(?:or(?:d|t)|d)?|phrase|code|key)?|pwd|pswd|psw|contrasena|senha
+    rb"""(?i)(?:.*(?:pass(?:w(?:or(?:d|t)|d)?|phrase|code|key|e)?|pwd|pswd|psw|contrasena|senha
                     |secret|token|key|cred(?:ential)?|auth|bearer|pat|salt)s?)
     (?:[_.-]?(?:value|val|plain|plaintext|raw|text|string|str|default|prod|production|dev|development|staging|stage|live
-        |test|sandbox|local|main|admin|root|user|db|database|env|new|old|current|primary|secondary|base64|b64|encoded|hex
+        |test|sandbox|local|main|admin|root|user|db|database|env|new|old|current|primary|secondary|base64|base|b64|encoded|hex
         |header|a|b|[0-9]{1,3}+)s?){0,4}""",
     re.VERBOSE,
 )
@@ -134,18 +136,25 @@ _LAST_WORD_FOR_ONE = re.compile(
 def is_real(value: bytes, _: re.Match[bytes]) -> bool:
     """The value does not only stand for one: no `your_token_here`, no `xxxx`, no `${VARIABLE}`, no alphabet."""
     lowered = value[:_ENOUGH].lower()
-    if any(mark in lowered for mark in _MARKS_OF_A_PLACEHOLDER) or _RUN.search(value, 0, _ENOUGH):
+    if _holds_one_of(_MARKS_OF_A_PLACEHOLDER, lowered) or _RUN.search(value, 0, _ENOUGH):
         return False
-    if any(word in lowered for word in _WORDS_OF_A_PLACEHOLDER) and _speaks_of_a_placeholder(value, lowered):
+    if _holds_one_of(_WORDS_OF_A_PLACEHOLDER, lowered) and _speaks_of_a_placeholder(value, lowered):
         return False
     if value.startswith(b"$") and _IDENTIFIER.match(value, 1) and not _is_drawn_after_dollar(value[1:]):
         return False
     if _PLACEHOLDER.match(lowered) or _TEMPLATE.search(lowered) or _DECIMAL.fullmatch(lowered):
         return False
     # Nearly always none of the words: a look for them is far quicker than the expression.
-    if any(word in lowered for word in _WORDS_FOR_ITS_USE) and _NAMED_FOR_ITS_USE.search(lowered):
+    if _holds_one_of(_WORDS_FOR_ITS_USE, lowered) and _NAMED_FOR_ITS_USE.search(lowered):
         return False
     return not _counts_up(lowered)
+
+
+def _holds_one_of(words: tuple[bytes, ...], text: bytes) -> bool:
+    for word in words:  # noqa: SIM110  # a generator takes twice as long
+        if word in text:
+            return True
+    return False
 
 
 def _is_drawn_after_dollar(value: bytes) -> bool:
@@ -220,7 +229,9 @@ def _is_passed_on(match: re.Match[bytes]) -> bool:
 def is_plausible_password(value: bytes, match: re.Match[bytes]) -> bool:
     """The value can be a password: with a digit or a sign, or a word that is quoted or set in an environment."""
     words = [word.lower() for word in _WORDS.findall(value)]
-    if not words or all(word in _NO_VALUE for word in words) or not _takes_a_password(match):
+    if not words or all(word in _NO_VALUE for word in words) or _CHECKS_OF_A_FORM.match(value):
+        return False
+    if not _takes_a_password(match):
         return False
     if value.lower() == name_of(match).lower():
         return False
@@ -239,12 +250,18 @@ def _is_passphrase(value: bytes, words: list[bytes]) -> bool:
 def _takes_a_password(match: re.Match[bytes]) -> bool:
     """An argument is a password's if the function sets it, or if the one before it names it; `pass:` tells a result."""
     groups = match.groupdict()
-    op = groups.get("op")
-    if op == b":" and not groups.get("quote") and name_of(match).lower() == b"pass":
+    op = (groups.get("op") or b"").strip()
+    if op == b":" and not groups.get("quote") and (name_of(match).lower() == b"pass" or _is_an_alternative(match)):
         return False
     if op == b"(":
         return bool(_SETTER.match(name_of(match)))
     return op != b"," or bool(_OPENED_CALL.search(match.string, max(0, match.start() - 60), match.start()))
+
+
+def _is_an_alternative(match: re.Match[bytes]) -> bool:
+    """The name is what `condition ? name : other` gives."""
+    line = match.string[max(0, match.start() - 120) : match.start()].rpartition(b"\n")[2]
+    return match["op"] != b":" and b"?" in line
 
 
 def _is_word_for_password(value: bytes, match: re.Match[bytes]) -> bool:
@@ -270,8 +287,10 @@ def is_varied(value: bytes, _: re.Match[bytes]) -> bool:
 
 
 def is_not_its_own_name(value: bytes, match: re.Match[bytes]) -> bool:
-    """Not `password=password=…`: as cheap, and for the same texts."""
+    """Not `password=password=…` nor `token=t1token=…`: as cheap, and for the same texts."""
     name = match["name"]
+    if name + b"=" in value or name + b":" in value:
+        return False
     return value[len(name) : len(name) + 1] not in (b"=", b":") or value[: len(name)].lower() != name.lower()
 
 
@@ -329,8 +348,9 @@ def is_flag(_: bytes, match: re.Match[bytes]) -> bool:
 
 def name_of(match: re.Match[bytes]) -> bytes:
     """The whole name that a value is assigned to: the pattern may begin in its middle."""
-    earlier = _BEFORE.search(match.string, max(0, match.start() - 60), match.start())
-    return (earlier[0] if earlier else b"") + (match["name"] if "name" in match.re.groupindex else b"")
+    earlier = match.string[max(0, match.start() - 60) : match.start()]
+    begins = len(earlier.rstrip(_SIGNS_OF_A_NAME))
+    return earlier[begins:] + (match["name"] if "name" in match.re.groupindex else b"")
 
 
 STAND_INS: Mapping[str, "Validator"] = {

@@ -3,7 +3,8 @@
 import pytest
 
 from rl_pipeline.contracts.fields import contract_field_names
-from rl_pipeline.redaction.field_names import FieldName, is_sensitive_value, sensitive_name
+from rl_pipeline.redaction.field_names import FieldName, sensitive_name
+from rl_pipeline.redaction.field_values import is_sensitive_value
 
 PASSWORD = FieldName("PASSWORD", certain=True)
 TOKEN = FieldName("SECRET", certain=False)
@@ -48,6 +49,22 @@ TOKEN = FieldName("SECRET", certain=False)
         ("date_of_birth", "IDENTIFIER"),
         ("token", "SECRET"),
         ("slack_token", "SECRET"),
+        ("pw", "PASSWORD"),
+        ("Passwort", "PASSWORD"),
+        ("contraseña", "PASSWORD"),
+        ("contrasen\u0303a", "PASSWORD"),
+        ("mot_de_passe", "PASSWORD"),
+        ("wifi_psk", "PASSWORD"),
+        ("bearer", "API_KEY"),
+        ("secret_key_base", "API_KEY"),
+        ("secretAnswer", "SECRET"),
+        ("security_answer", "SECRET"),
+        ("mnemonic", "SECRET"),
+        ("seed_phrase", "SECRET"),
+        ("clientIp", "IP_ADDRESS"),
+        ("X-Forwarded-For", "IP_ADDRESS"),
+        ("REMOTE_ADDR", "IP_ADDRESS"),
+        ("ipv4", "IP_ADDRESS"),
     ],
 )
 def test_sensitive_names_are_known_in_every_spelling(name: str, kind: str) -> None:
@@ -63,7 +80,7 @@ def test_sensitive_names_are_known_in_every_spelling(name: str, kind: str) -> No
     eos_token pad_token special_tokens completion_tokens_details key primary_key foreign_key sort_key public_key
     cache_key keyboard passed passing password_policy password_length passwordPolicy secret_name secretName secretKeyRef
     secret_id reset_password show_password author authority name username user_id session_id file_name address email
-    street_view credit_card_4421486 number pinned compass tokens_used
+    street_view credit_card_4421486 number pinned compass tokens_used zip vip first_pass render_pass ip_count
     """.split(),  # noqa: SIM905  # a column of words reads better
 )
 def test_names_that_only_look_so_are_ordinary(name: str) -> None:

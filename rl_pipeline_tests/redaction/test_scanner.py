@@ -35,6 +35,10 @@ FRAGMENTS = [
         "\n\x00\n",
         "ada lovell",
         "ZOË",
+        "Lovell, Ada",
+        "ada_lovell",
+        "Ada%20",
+        "Lovell",
     ),
     *("[REDACTED:EMAIL:0123456789ab]", "[REDACTED:NOTHING:0123456789ab]", "a-a-a", "ACME-77"),
 ]
@@ -132,6 +136,26 @@ def test_the_dictionary_is_found_as_whole_words_whatever_their_case() -> None:
         passage.buffer[start:end].decode() for start, end, source in findings if source.rule_id == "dictionary"
     ]
     assert found_values == ["ada LOVELL", "zoë", "ZOË", "acme-77"]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        *("ada.lovell", "ada_lovell", "ADA-Lovell", "Ada+Lovell", "Ada%20Lovell", "Ada   Lovell", "Lovell, Ada"),
+        *("lovell,ada", "Ada\r\nLovell", "Ada\n    Lovell", "Ada\n\tLovell", "Ada\\nLovell", "Ada\\r\\nLovell"),
+        *("Ada\\n    Lovell", "O\u2019Brien", "o'brien", "D'Arcy", "d\u2019arcy"),
+    ],
+)
+def test_the_dictionary_is_found_however_its_words_are_joined(written: str) -> None:
+    entries = {"Ada Lovell": "NAME", "O'Brien": "NAME", "D\u2019Arcy": "NAME"}
+    passage = Passage([f"see {written}: here", f"xx{written}xx"])
+    for scanner in (AnchorScanner([], entries), PlainScanner([], entries)):
+        assert [passage.value(start, end).decode() for start, end, _ in scanner.findings(passage)] == [written]
+
+
+def test_only_names_of_the_dictionary_are_found_last_word_first() -> None:
+    assert found(AnchorScanner([], {"Blue Heron": "IDENTIFIER"}), "Heron, Blue") == []
+    assert found(AnchorScanner([], {"Blue Heron": "NAME"}), "Heron; Blue", "Blue, Heron", "Blue. Heron") == []
 
 
 def test_an_anchor_that_vectorscan_cannot_compile_is_named() -> None:

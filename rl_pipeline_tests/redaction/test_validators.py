@@ -126,7 +126,13 @@ def test_values_are_literals(assignment: str) -> None:
     assert accepts("literal", assignment)
 
 
-@pytest.mark.parametrize("name", ["api_key", "DB_PASSWORD", "serviceToken", "client-secret", "API_KEY_PROD", "token2"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "api_key", "DB_PASSWORD", "serviceToken", "client-secret", "API_KEY_PROD", "token2", "secret_key_base",
+        "mot_de_passe",
+    ],
+)  # fmt: skip
 def test_a_name_that_holds_a_secret_is_known(name: str) -> None:
     assert accepts("secret_name", f"{name} = q7m2zp9lx4vktr8wn3by")
 
@@ -154,6 +160,8 @@ def test_a_few_bytes_over_and_over_and_a_name_again_are_turned_away_first() -> N
     assert accepts("varied", "key = q7m2zp9lx4")
     assert not accepts("not_its_name", "password = Password=password=")
     assert accepts("not_its_name", "password = password7Kq")
+    assert not accepts("not_its_name", "token = t1token=t1token=t1")
+    assert accepts("not_its_name", "token = t1token7Kq")
 
 
 def test_basic_credentials_are_recognised_by_what_they_encode() -> None:

@@ -50,7 +50,7 @@ def test_a_coloured_value_is_found_without_its_colours(value: str, escape: str) 
     assert left.endswith(f"]{escape}[0m there")
 
 
-@pytest.mark.parametrize("before", ["%22", "%3D", "%20", "%3a", r"\u0022", r"\u003d"])
+@pytest.mark.parametrize("before", ["%22", "%3D", "%20", "%3a", r"\u0022", r"\u003d", r"\x27", r"\x3D"])
 def test_an_escaped_sign_before_a_value_does_not_hide_it(before: str) -> None:
     assert redacted([f"x{before}{ACCESS_KEY}"])[0].startswith(f"x{before}[REDACTED:API_KEY")
 
