@@ -3,6 +3,7 @@
 import json
 from contextlib import closing
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,14 +11,26 @@ import typer
 from rl_pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from rl_pipeline.ingestion.reports import DrainReport
     from rl_pipeline.settings import Settings
+    from rl_pipeline.stores.warehouse import Warehouse
 
 dead_letters = typer.Typer(no_args_is_help=True, help="What was refused, why, and trying it again.")
 archive = typer.Typer(no_args_is_help=True, help="The redacted trajectories as Parquet, by day.")
 
 _NO_LIMIT = 2**62
 
+
+class Source(StrEnum):
+    """The streams whose messages can be refused."""
+
+    TRAJECTORIES = "trajectories"
+    FEEDBACK = "feedback"
+
+
+OfStream = Annotated[Source, typer.Option("--stream", help="Of which messages.")]
 Reason = Annotated[str | None, typer.Option(help="Only those refused for this reason, such as max_depth.")]
 First = Annotated[int | None, typer.Option(min=1, help="From this stream sequence on.")]
 Last = Annotated[int | None, typer.Option(min=1, help="Up to this stream sequence.")]
@@ -30,7 +43,7 @@ def ingest() -> None:
     from rl_pipeline.ingestion.draining import drain
     from rl_pipeline.ingestion.ledger import ledger_watermark
     from rl_pipeline.ingestion.planning import next_range
-    from rl_pipeline.opening import current_settings, open_stream, open_warehouse
+    from rl_pipeline.opening import current_settings, open_stream, open_warehouse, raw_objects
     from rl_pipeline.stores.topology import TRAJECTORIES
 
     settings = current_settings()
@@ -47,6 +60,7 @@ def ingest() -> None:
                 first=planned.first,
                 last=planned.last,
                 workers=settings.ingest_processes,
+                open_raw_objects=raw_objects(settings).open,
                 **rules,
             )
             typer.echo(f"{planned.day}  {planned.first}-{planned.last}  {_told(report)}")
@@ -59,47 +73,54 @@ def list_refused(
     first: First = None,
     last: Last = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest first.")] = 100,
+    source: OfStream = Source.TRAJECTORIES,
 ) -> None:
     """The messages that are refused now, by their stream sequence."""
-    from rl_pipeline.ingestion.dead_letters import list_dead_letters
     from rl_pipeline.opening import current_settings, open_warehouse
-    from rl_pipeline.stores.topology import TRAJECTORIES
 
     with closing(open_warehouse(current_settings())) as tables:
-        found = list_dead_letters(tables, TRAJECTORIES.name, reason=reason, first=first, last=last, limit=limit)
+        found = _refused(tables, source, reason=reason, first=first, last=last, limit=limit)
     for row in found.iter_rows(named=True):
         when = row["stream_time"].isoformat(timespec="seconds")
-        typer.echo(f"{row['sequence']:<10} {when}  {row['reason']:<24} {row['size']:>8} bytes  {row['message_id']}")
+        # Of feedback nothing but its digest is kept.
+        more = f"{row['size']:>8} bytes  {row['message_id']}" if source is Source.TRAJECTORIES else ""
+        typer.echo(f"{row['sequence']:<10} {when}  {row['reason']:<24} {more}".rstrip())
     typer.echo(f"{found.height} refused{f', at most {limit} shown' if found.height == limit else ''}", err=True)
 
 
 @dead_letters.command()
-def show(sequence: Annotated[int, typer.Argument(min=1, help="The stream sequence.")]) -> None:
+def show(
+    sequence: Annotated[int, typer.Argument(min=1, help="The stream sequence.")],
+    source: OfStream = Source.TRAJECTORIES,
+) -> None:
     """One dead letter: where it came from, why it was refused, and its beginning, redacted."""
     from dataclasses import asdict
 
     from rl_pipeline.ingestion.dead_letters import show_dead_letter
     from rl_pipeline.opening import current_settings, open_stream
-    from rl_pipeline.stores.topology import TRAJECTORIES
 
     with open_stream(current_settings()) as messages:
-        letter = show_dead_letter(messages, TRAJECTORIES.name, sequence)
+        letter = show_dead_letter(messages, _stream_of(source), sequence)
     typer.echo(json.dumps(asdict(letter), indent=2, ensure_ascii=False))
 
 
 @dead_letters.command()
-def replay(reason: Reason = None, first: First = None, last: Last = None) -> None:
+def replay(
+    reason: Reason = None, first: First = None, last: Last = None, source: OfStream = Source.TRAJECTORIES
+) -> None:
     """Judge refused messages again from the stream; what is accepted now is stored, once."""
-    from rl_pipeline.ingestion import draining
-    from rl_pipeline.ingestion.dead_letters import list_dead_letters
-    from rl_pipeline.opening import current_settings, open_stream, open_warehouse
-    from rl_pipeline.stores.topology import TRAJECTORIES
+    from rl_pipeline.ingestion import draining, feedback
+    from rl_pipeline.opening import current_settings, open_stream, open_warehouse, raw_objects
 
     settings = current_settings()
-    name, rules = TRAJECTORIES.name, _rules(settings)
+    rules = _rules(settings)
     with open_stream(settings) as messages, closing(open_warehouse(settings)) as tables:
-        refused = list_dead_letters(tables, name, reason=reason, first=first, last=last, limit=_NO_LIMIT)["sequence"]
-        replayed = draining.replay(messages, tables, stream=name, sequences=refused.to_list(), **rules)
+        refused = _refused(tables, source, reason=reason, first=first, last=last, limit=_NO_LIMIT)["sequence"]
+        rules |= {"stream": _stream_of(source), "sequences": refused.to_list()}
+        if source is Source.FEEDBACK:
+            replayed = feedback.replay_feedback(messages, tables, **rules)
+        else:
+            replayed = draining.replay(messages, tables, open_raw_objects=raw_objects(settings).open, **rules)
     typer.echo(_told(replayed.report))
     if replayed.gone:
         raise PipelineError(
@@ -195,15 +216,26 @@ def erase(
         )
 
 
-def _rules(settings: "Settings") -> dict[str, Any]:
-    """Under which rules messages are judged, and where large ones lie."""
-    from rl_pipeline.opening import previous_keys, raw_objects, redaction_policy
+def _stream_of(source: Source) -> str:
+    from rl_pipeline.stores.topology import FEEDBACK, TRAJECTORIES
 
-    return {
-        "policy": redaction_policy(settings),
-        "previous_keys": previous_keys(settings),
-        "open_raw_objects": raw_objects(settings).open,
-    }
+    return (FEEDBACK if source is Source.FEEDBACK else TRAJECTORIES).name
+
+
+def _refused(tables: "Warehouse", source: Source, **narrowed: Any) -> "pl.DataFrame":
+    """What is refused now of a stream, the newest first."""
+    from rl_pipeline.ingestion.dead_letters import list_dead_letters
+    from rl_pipeline.ingestion.feedback_rows import list_refused_feedback
+
+    listed = list_refused_feedback if source is Source.FEEDBACK else list_dead_letters
+    return listed(tables, _stream_of(source), **narrowed)
+
+
+def _rules(settings: "Settings") -> dict[str, Any]:
+    """Under which rules messages are judged."""
+    from rl_pipeline.opening import previous_keys, redaction_policy
+
+    return {"policy": redaction_policy(settings), "previous_keys": previous_keys(settings)}
 
 
 def _told(report: "DrainReport") -> str:

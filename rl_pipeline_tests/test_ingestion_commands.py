@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,7 +16,9 @@ from rl_pipeline.cli import main
 from rl_pipeline.collection.samples import sample_trajectories
 from rl_pipeline.contracts import serialize
 from rl_pipeline.embedded.nats_server import NatsServer
+from rl_pipeline.ingestion.feedback_rows import FeedbackRow, write_feedback
 from rl_pipeline.ingestion.holding import hold_for_dataset
+from rl_pipeline.redaction.rule import packaged_rules
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline_tests.fixtures.ingest import REDACTION_KEY
@@ -114,7 +117,8 @@ def test_what_has_left_the_stream_and_stays_as_it_was_is_told(
 def test_a_key_that_was_forgotten_is_named_by_every_command(run: Run, stream: JetStream) -> None:
     assert run("erase", "--user", "user-19", "--opt-out").returncode == 0
     publish(stream, 1, user_id="user-19")
-    for command in (("ingest",), ("dead-letters", "replay"), ("archive", "restore", "2026-01-31")):
+    replays = (("dead-letters", "replay"), ("dead-letters", "replay", "--stream", "feedback"))
+    for command in (("ingest",), *replays, ("archive", "restore", "2026-01-31")):
         refused = run(*command, REDACTION_KEY="v2:" + "k" * 40)
         assert refused.returncode == 1
         assert "under the redaction key v1, which is not set" in refused.stderr
@@ -157,6 +161,59 @@ def test_dead_letters_are_listed_shown_and_replayed_after_the_fix(
     gone = run("dead-letters", "replay")
     assert gone.returncode == 1
     assert "1 messages have left the stream and cannot be judged again, the first is 3" in gone.stderr
+
+
+def publish_feedback(stream: JetStream, number: int, kind: str) -> None:
+    given = {"feedback_id": f"feedback-{number}", "trajectory_id": "7d9f6a1e-52a3-4c52-9a51-0f1b7f1c2d3e"}
+    content = given | {"timestamp": "2026-01-01T12:00:00Z", "kind": kind}
+    stream.publish("agent.rl.feedback.v1", json.dumps(content).encode(), f"feedback-{number}")
+
+
+def test_refused_feedback_is_listed_shown_and_replayed_apart_from_trajectories(
+    run: Run, stream: JetStream, warehouse: ClickHouseWarehouse, tmp_path: Path
+) -> None:
+    # All rules but one are off, to be quick.
+    policy = tmp_path / "policy.toml"
+    policy.write_text(f"rules_off = {json.dumps([rule.id for rule in packaged_rules()[1:]])}")
+    run = partial(run, REDACTION_POLICY_FILE=str(policy))
+    stream.publish(SUBJECT, b"{", "broken")
+    assert run("ingest").returncode == 0
+    for number, kind in enumerate(("thumbs_up", "stars", "shrug"), start=1):
+        publish_feedback(stream, number, kind)
+    # As a version left them whose contract knew none of these kinds.
+    found = [stream.get("RL_FEEDBACK", sequence) for sequence in (1, 2, 3)]
+    earlier = [FeedbackRow(message.sequence, message.time, "refused", 1, "enum") for message in found]
+    write_feedback(warehouse, "RL_FEEDBACK", earlier)
+    of_feedback = ("--stream", "feedback")
+
+    def listed(*options: str) -> list[str]:
+        return [line.split()[0] for line in run("dead-letters", "list", *options).stdout.splitlines()]
+
+    assert (listed(), listed("--stream", "trajectories"), listed(*of_feedback)) == (["1"], ["1"], ["3", "2", "1"])
+    assert "1 refused" in run("dead-letters", "replay", *of_feedback, "--last", "2", "--first", "2").stdout
+    assert listed(*of_feedback, "--reason", "rating_of_stars") == ["2"]
+    letter = json.loads(run("dead-letters", "show", "2", *of_feedback).stdout)
+    assert (letter["stream"], letter["reason"]) == ("RL_FEEDBACK", "rating_of_stars")
+    absent = run("dead-letters", "show", "2")
+    assert (absent.returncode, absent.stderr.count("\n")) == (1, 1)
+    assert "no dead letter for RL_TRAJECTORIES 2" in absent.stderr
+
+    replayed = run("dead-letters", "replay", *of_feedback)
+    assert replayed.stdout == "1 accepted, 2 refused, 0 unchanged\n", replayed.stderr
+    assert listed(*of_feedback) == ["3", "2"]
+    stream.erase("RL_FEEDBACK", 2)
+    gone = run("dead-letters", "replay", *of_feedback)
+    assert gone.returncode == 1
+    assert "1 messages have left the stream and cannot be judged again, the first is 2" in gone.stderr
+    assert listed() == ["1"]
+
+
+@pytest.mark.parametrize("command", [("list",), ("show", "1"), ("replay",)])
+def test_dead_letters_of_a_stream_that_has_none_say_which_have(run: Run, command: tuple[str, ...]) -> None:
+    refused = run("dead-letters", *command, "--stream", "rewards")
+    assert refused.returncode == 2
+    for said in ("--stream", "rewards", "trajectories", "feedback"):
+        assert said in refused.stderr
 
 
 def test_an_archived_day_comes_back_with_one_command(

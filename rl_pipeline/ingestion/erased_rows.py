@@ -1,18 +1,25 @@
-"""How rows leave the table of trajectories for good: out of every answer at once, and out of the files."""
+"""How rows leave the tables of trajectories, rewards and feedback for good: out of every answer and every file."""
 
 from collections.abc import Sequence
 from datetime import datetime
 
+from rl_pipeline.ingestion.feedback_rows import erase_feedback_rows
 from rl_pipeline.ingestion.ledger import ERASED_REVISION
 from rl_pipeline.stores.warehouse import Warehouse
 
-# What the stream stored of the users up to then, and whatever else the ledger says was erased.
-_ERASED = """
-    (user IN {users:Array(String)} AND stream_time <= {until:DateTime64(3, 'UTC')}) OR (stream, sequence) IN (
+# Whatever the ledger says was erased.
+_MARKED = """
+    (stream, sequence) IN (
         SELECT stream, sequence FROM trajectory_ledger FINAL
         WHERE verdict = 'erased' AND revision = {revision:UInt32}
     )
 """
+# What the stream stored of the users up to then.
+_THEIRS = "(user IN {users:Array(String)} AND stream_time <= {until:DateTime64(3, 'UTC')})"
+_ERASED = f"{_THEIRS} OR {_MARKED}"
+
+_REWARD_TABLES = {"rewards": _MARKED, "reward_scores": _MARKED, "trajectory_signals": _ERASED}
+"""What was made of trajectories, and which rows of it go; the signals last, because they tell whose the others are."""
 
 
 def trajectories_to_delete(warehouse: Warehouse, users: Sequence[str], until: datetime) -> list[str]:
@@ -24,30 +31,70 @@ def trajectories_to_delete(warehouse: Warehouse, users: Sequence[str], until: da
     return list(found["trajectory_id"])
 
 
+def rewards_to_withdraw(warehouse: Warehouse) -> list[int]:
+    """The sequences in the stream of rewards of what the ledger says was erased, as far as they are known."""
+    found = warehouse.query(
+        "SELECT DISTINCT published_sequence FROM rewards "  # noqa: S608 - all of it is ours
+        f"WHERE published_sequence > 0 AND {_MARKED} ORDER BY published_sequence",
+        {"revision": ERASED_REVISION},
+    )
+    return list(found["published_sequence"])
+
+
+def delete_feedback(warehouse: Warehouse, users: Sequence[str], until: datetime) -> None:
+    """Delete what the users said up to then, what was said of trajectories that are to go, and what is marked erased.
+
+    It comes before `delete_rewards` and `delete_rows`, after which nobody knows which trajectories those were.
+    """
+    of_theirs = " UNION DISTINCT ".join(
+        f"SELECT trajectory_id FROM {table} WHERE {_ERASED}"  # noqa: S608 - all of it is ours
+        for table in ("trajectories", "trajectory_signals")
+    )
+    marked = "SELECT stream, sequence FROM trajectory_feedback WHERE revision = {revision:UInt32}"
+    condition = f"{_THEIRS} OR trajectory_id IN ({of_theirs}) OR (stream, sequence) IN ({marked})"
+    if erase_feedback_rows(warehouse, condition, _parameters(users, until)):
+        _remove_old_files(warehouse, "trajectory_feedback")
+
+
+def delete_rewards(warehouse: Warehouse, users: Sequence[str], until: datetime) -> None:
+    """Delete what was measured in, scored and awarded for the trajectories that `delete_rows` deletes.
+
+    These rows outlive the trajectories', so they are found by themselves.
+    """
+    for table, condition in _REWARD_TABLES.items():
+        # A mutation takes longer than a look.
+        if warehouse.query(f"SELECT 1 FROM {table} WHERE {condition} LIMIT 1", _parameters(users, until)).height:  # noqa: S608 - all of it is ours
+            _delete(warehouse, table, condition, users, until)
+
+
 def delete_rows(warehouse: Warehouse, users: Sequence[str], until: datetime) -> None:
     """Delete what the stream stored of the users up to then, and whatever else the ledger says was erased.
 
     `users` are placeholders. The deleted rows' files are gone when this returns; on a cluster, those of other replicas
     within minutes.
     """
+    _delete(warehouse, "trajectories", _ERASED, users, until)
+
+
+def _delete(warehouse: Warehouse, table: str, condition: str, users: Sequence[str], until: datetime) -> None:
     warehouse.execute(
-        "ALTER TABLE trajectories DELETE WHERE " + _ERASED,
+        f"ALTER TABLE {table} DELETE WHERE {condition}",
         _parameters(users, until),
         # Done on every replica when it returns; each looks into the ledger, which they all have.
         {"mutations_sync": 2, "allow_nondeterministic_mutations": 1},
     )
-    _remove_old_files(warehouse)
+    _remove_old_files(warehouse, table)
 
 
 def _parameters(users: Sequence[str], until: datetime) -> dict[str, object]:
     return {"users": list(users), "until": until, "revision": ERASED_REVISION}
 
 
-def _remove_old_files(warehouse: Warehouse) -> None:
+def _remove_old_files(warehouse: Warehouse, table: str) -> None:
     """Have ClickHouse remove the files that its mutations and merges have replaced, which it keeps for 8 minutes.
 
     There is no command for it, but dropping a partition looks for them, even where there is no such partition.
     """
-    warehouse.execute("ALTER TABLE trajectories MODIFY SETTING old_parts_lifetime = 0")
-    warehouse.execute("ALTER TABLE trajectories DROP PARTITION ID '19700101'")
-    warehouse.execute("ALTER TABLE trajectories RESET SETTING old_parts_lifetime")
+    warehouse.execute(f"ALTER TABLE {table} MODIFY SETTING old_parts_lifetime = 0")
+    warehouse.execute(f"ALTER TABLE {table} DROP PARTITION ID '19700101'")
+    warehouse.execute(f"ALTER TABLE {table} RESET SETTING old_parts_lifetime")

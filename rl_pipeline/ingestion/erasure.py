@@ -5,7 +5,8 @@ The order survives a death at any point, and doing it again finishes it:
 1. The tombstones. From now on ingest, archive and restoration keep the user away.
 2. The ledger says `erased` of a sequence before anything of it is deleted, so no gap is ever unexplained; and whatever
    it says that of is deleted everywhere, so a deletion that was broken off is found again.
-3. Claim and message, dead letters, feedback, the archive, and last the rows by which the datasets are found.
+3. Claim and message, feedback, dead letters, published rewards, the archive, and last the rows by which all of these
+   and the datasets are found. The table of feedback is the ledger of its stream.
 4. What others have published of an erased trajectory is no duplicate of anything any more: ingest judges it anew.
 """
 
@@ -19,7 +20,14 @@ from rl_pipeline.errors import PipelineError
 from rl_pipeline.ingestion.archive import ARCHIVED, archived_objects, rewrite_without
 from rl_pipeline.ingestion.archive_files import downloaded, read_frames
 from rl_pipeline.ingestion.dead_letters import DEAD_LETTER_STREAM, sequence_of_dead_letter
-from rl_pipeline.ingestion.erased_rows import delete_rows, trajectories_to_delete
+from rl_pipeline.ingestion.erased_rows import (
+    delete_feedback,
+    delete_rewards,
+    delete_rows,
+    rewards_to_withdraw,
+    trajectories_to_delete,
+)
+from rl_pipeline.ingestion.feedback_rows import erased_feedback, write_feedback
 from rl_pipeline.ingestion.holding import datasets_holding
 from rl_pipeline.ingestion.judging import user_placeholders
 from rl_pipeline.ingestion.ledger import ERASED_REVISION, LedgerRow, forget_orphans, known_rows, write_rows
@@ -33,6 +41,7 @@ from rl_pipeline.stores.warehouse import Warehouse
 if TYPE_CHECKING:
     import polars as pl
 
+REWARD_STREAM = "RL_REWARDS"
 OPTED_OUT_UNTIL = datetime(2199, 12, 31, tzinfo=UTC)
 
 POINTS = (
@@ -41,10 +50,13 @@ POINTS = (
     "after_ledger",
     "after_claim",
     "after_message",
-    "after_dead_letter",
     "after_feedback",
+    "after_dead_letter",
+    "after_rewards",
     "after_ledger_of_archive",
     "after_archive",
+    "after_feedback_rows",
+    "after_reward_rows",
     "after_rows",
 )
 """Where `reached` is called, in the order of one erasure."""
@@ -107,7 +119,7 @@ def erase_user(
     """
     if not user_id.strip():
         raise InvalidUser("the id of the user is empty: name the user to erase")
-    _refuse_lesser_accounts(messages, (trajectory_stream, feedback_stream, DEAD_LETTER_STREAM))
+    _refuse_lesser_accounts(messages, (trajectory_stream, feedback_stream, DEAD_LETTER_STREAM, REWARD_STREAM))
     refuse_unfindable(warehouse, keys, archived_since=now - ARCHIVED)
     placeholders = user_placeholders(user_id, keys)
     owner = MessageOwner({user_id, *placeholders}, raw_objects)
@@ -121,13 +133,20 @@ def erase_user(
     rows.mark_in_ledger()
     reached("after_ledger_of_rows")
     taken = _erase_trajectory_messages(messages, warehouse, raw_objects, owner, trajectory_stream, reached=reached)
-    dead_letters = _erase_dead_letters(messages, warehouse, trajectory_stream, reached)
-    feedback = _erase_feedback(messages, owner, feedback_stream, reached)
+    feedback = _erase_feedback(messages, warehouse, owner, feedback_stream, reached)
+    dead_letters = _erase_dead_letters(messages, warehouse, ("trajectory_ledger", trajectory_stream), reached)
+    dead_letters += _erase_dead_letters(messages, warehouse, ("trajectory_feedback", feedback_stream), reached)
+    _withdraw_rewards(messages, warehouse)
+    reached("after_rewards")
     archived = _erase_archived(archive_objects, rows, reached)
     trajectory_ids = trajectories_to_delete(warehouse, placeholders, until)
     datasets, checkpoints = _learnt_from(warehouse, trajectory_ids)
     # Once the rows are gone nobody can find these again.
     _log.info("The erased data is in the datasets %s and the checkpoints %s.", datasets, checkpoints)
+    delete_feedback(warehouse, placeholders, until)
+    reached("after_feedback_rows")
+    delete_rewards(warehouse, placeholders, until)
+    reached("after_reward_rows")
     delete_rows(warehouse, placeholders, until)
     reached("after_rows")
     orphans = forget_orphans(warehouse, trajectory_stream, messages.state(trajectory_stream).first_sequence)
@@ -182,10 +201,14 @@ class _Rows:
     first_in_stream: int
 
     def mark_in_ledger(self) -> None:
-        """Mark every row of the user that the warehouse has."""
+        """Mark every row of the user that the warehouse has; what was measured outlives the trajectories."""
         found = self.warehouse.query(
             """
-            SELECT DISTINCT stream, sequence, stream_time, trajectory_id FROM trajectories
+            SELECT DISTINCT stream, sequence, stream_time, trajectory_id FROM (
+                SELECT stream, sequence, stream_time, trajectory_id, user FROM trajectories
+                UNION ALL
+                SELECT stream, sequence, stream_time, trajectory_id, user FROM trajectory_signals
+            )
             WHERE user IN {users:Array(String)} AND stream_time <= {until:DateTime64(3, 'UTC')}
             """,
             {"users": list(self.users), "until": self.until},
@@ -277,19 +300,26 @@ def _erase_trajectory_messages(
     return taken
 
 
-def _erase_dead_letters(messages: Stream, warehouse: Warehouse, stream: str, reached: Callable[[str], None]) -> int:
-    """Erase the letters of whatever the ledger says is erased: also those that ingest wrote meanwhile."""
+def _erase_dead_letters(
+    messages: Stream, warehouse: Warehouse, ledger: tuple[str, str], reached: Callable[[str], None]
+) -> int:
+    """Erase the letters of whatever a ledger says is erased: also those that ingest wrote meanwhile.
+
+    `ledger` is the table that has a row for each sequence, and the stream.
+    """
+    table, stream = ledger
     erased = 0
     state = messages.state(DEAD_LETTER_STREAM)
     for batch in messages.read(DEAD_LETTER_STREAM, state.first_sequence, state.last_sequence, _BATCH_MESSAGES):
         letters = [(sequence_of_dead_letter(stream, letter.subject), letter) for letter in batch]
         gone = warehouse.query(
             """
-            SELECT DISTINCT sequence FROM trajectory_ledger FINAL
+            SELECT DISTINCT sequence FROM {table:Identifier} FINAL
             WHERE stream = {stream:String} AND sequence IN {sequences:Array(UInt64)}
                 AND verdict = 'erased' AND revision = {revision:UInt32}
             """,
             {
+                "table": table,
                 "stream": stream,
                 "sequences": sorted({sequence for sequence, _ in letters if sequence is not None}),
                 "revision": ERASED_REVISION,
@@ -302,15 +332,24 @@ def _erase_dead_letters(messages: Stream, warehouse: Warehouse, stream: str, rea
     return erased
 
 
-def _erase_feedback(messages: Stream, owner: MessageOwner, stream: str, reached: Callable[[str], None]) -> int:
+def _erase_feedback(
+    messages: Stream, warehouse: Warehouse, owner: MessageOwner, stream: str, reached: Callable[[str], None]
+) -> int:
     erased = 0
     state = messages.state(stream)
     for batch in messages.read(stream, state.first_sequence, state.last_sequence, _BATCH_MESSAGES):
-        for message in batch:
-            if owner.owns(message.subject, message.data):
-                erased += messages.erase(stream, message.sequence)
-                reached("after_feedback")
+        theirs = [message for message in batch if owner.owns(message.subject, message.data)]
+        write_feedback(warehouse, stream, [erased_feedback(message.sequence, message.time) for message in theirs])
+        for message in theirs:
+            erased += messages.erase(stream, message.sequence)
+            reached("after_feedback")
     return erased
+
+
+def _withdraw_rewards(messages: Stream, warehouse: Warehouse) -> None:
+    """Erase the messages that tell the rewards of erased trajectories."""
+    for sequence in rewards_to_withdraw(warehouse):
+        messages.erase(REWARD_STREAM, sequence)
 
 
 def _erase_archived(archive: Objects, rows: _Rows, reached: Callable[[str], None]) -> int:

@@ -64,6 +64,10 @@ def refuse_unfindable(warehouse: Warehouse, keys: Sequence[RedactionKey], archiv
         WHERE key != '' AND NOT has({held:Array(String)}, key) AND revision IN (
             SELECT DISTINCT revision FROM trajectories
             UNION DISTINCT
+            SELECT DISTINCT ingest_revision FROM trajectory_signals
+            UNION DISTINCT
+            SELECT DISTINCT revision FROM trajectory_feedback
+            UNION DISTINCT
             SELECT DISTINCT revision FROM trajectory_ledger FINAL
             WHERE verdict = 'accepted' AND stream_time >= {since:DateTime64(3, 'UTC')}
         )

@@ -130,7 +130,6 @@ FEEDBACK = StreamSpec(
     timedelta(days=30),
     max_bytes=4 * _GB,
     max_messages=1_000_000,
-    consumers=(ConsumerSpec("feedback", "agent.rl.feedback.v1", "Stores feedback beside its trajectory."),),
 )
 SERVING = StreamSpec(
     "RL_SERVING",

@@ -5,6 +5,7 @@ import itertools
 import re
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import nats
@@ -20,7 +21,11 @@ from rl_pipeline_tests.waiting import wait_until
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "nats" / "nats-server.conf"
 USERS = ("agent", "ingest", "trainer", "gateway", "deployer", "observer", "admin")
-CONSUMERS = [(spec.name, consumer.name) for spec in STREAMS for consumer in spec.consumers]
+CONSUMERS = [
+    *((spec.name, consumer.name) for spec in STREAMS for consumer in spec.consumers),
+    # Earlier versions made it: a deployment may still have it, and nobody is to use it.
+    ("RL_FEEDBACK", "feedback"),
+]
 
 # What a message may be published to: the pipeline's subjects, somebody else's, replies, and the server's own.
 MESSAGES = [
@@ -72,11 +77,11 @@ def consuming(stream: str, consumer: str) -> list[str]:
 MAY_PUBLISH: dict[str, list[str]] = {
     "agent": ["agent.rl.trajectory.v1", "agent.rl.feedback.v1"],
     "ingest": [
-        "agent.rl.dlq.>",
+        *("agent.rl.dlq.>", "agent.rl.reward.v1"),
         *reading("RL_DLQ"),
+        *reading("RL_REWARDS"),
         *reading("RL_TRAJECTORIES"),
         *reading("RL_FEEDBACK"),
-        *consuming("RL_FEEDBACK", "feedback"),
     ],
     "trainer": [
         *("agent.rl.reward.v1", "agent.rl.training.request.v1"),
@@ -225,7 +230,11 @@ def test_each_account_does_its_work(url: str) -> None:
         (batch,) = ingest.read("RL_TRAJECTORIES", sequence, sequence, 10)
         assert batch[0] == ingest.get("RL_TRAJECTORIES", sequence)
         assert ingest.gaps("RL_TRAJECTORIES", 1, sequence) == []
-        assert settle_all(ingest, "RL_FEEDBACK", "feedback")[-1] == b"well done"
+        (feedback,) = ingest.read("RL_FEEDBACK", 1, ingest.state("RL_FEEDBACK").last_sequence, 1000)
+        assert feedback[-1].data == ingest.get("RL_FEEDBACK", feedback[-1].sequence).data == b"well done"
+        reward = ingest.publish("agent.rl.reward.v1", b"worth", "reward-1").sequence
+        (rewards,) = ingest.read("RL_REWARDS", reward, ingest.state("RL_REWARDS").last_sequence, 10)
+        assert rewards[0] == ingest.get("RL_REWARDS", reward)
         ingest.publish("agent.rl.dlq.RL_TRAJECTORIES.1", b"refused", "dlq-1")
         assert ingest.last_on_subject("RL_DLQ", "agent.rl.dlq.RL_TRAJECTORIES.1").data == b"refused"
     with connect(url, "trainer") as trainer:
@@ -239,9 +248,11 @@ def test_each_account_does_its_work(url: str) -> None:
         deployer.publish("agent.rl.model.deployed.v1", b"deployed", "model-1")
     with connect(url, "observer") as observer:
         assert observer.state("RL_MODELS").messages >= 1
-        assert observer.request("CONSUMER.INFO.RL_FEEDBACK.feedback")["num_ack_pending"] == 0
+        assert observer.request("CONSUMER.INFO.RL_SERVING.serving_outcomes")["num_ack_pending"] == 0
     with connect(url, "admin") as admin:
         assert admin.erase("RL_TRAJECTORIES", sequence)
+        assert admin.erase("RL_FEEDBACK", feedback[-1].sequence)
+        assert admin.erase("RL_REWARDS", reward)
         admin.request("STREAM.PURGE.RL_DLQ")
         assert bootstrap(admin).drift == ()
 
@@ -292,10 +303,11 @@ def test_a_denied_publish_says_so_at_once(url: str) -> None:
 def test_a_denied_request_says_so_at_once(url: str) -> None:
     with connect(url, "ingest") as ingest:
         attempts: list[Callable[[], object]] = [
-            lambda: ingest.erase("RL_TRAJECTORIES", 1),
-            lambda: ingest.state("RL_REWARDS"),
-            lambda: ingest.get("RL_REWARDS", 1),
+            *(partial(ingest.erase, name, 1) for name in ("RL_TRAJECTORIES", "RL_FEEDBACK", "RL_REWARDS", "RL_DLQ")),
+            lambda: ingest.state("RL_SERVING"),
+            lambda: ingest.get("RL_SERVING", 1),
             lambda: ingest.fetch("RL_TRAINING", "training_requests", 1, 1),
+            lambda: ingest.fetch("RL_FEEDBACK", "feedback", 1, 1),
             lambda: ingest.request("STREAM.PURGE.RL_TRAJECTORIES"),
             lambda: ingest.subscribe("agent.rl.trajectory.v1", "rl-trainers", lambda _: None),
         ]

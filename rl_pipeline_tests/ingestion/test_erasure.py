@@ -37,11 +37,6 @@ class Killed(BaseException):
     """Stands for kill -9: nothing handles it."""
 
 
-@pytest.fixture
-def erasing(ingesting: Ingesting, tmp_path: Path) -> Erasing:
-    return Erasing(ingesting, DiskObjects(tmp_path / "archive"))
-
-
 def publish_of_both(erasing: Erasing) -> None:
     """Erin has 1, 3 (in an envelope), 5 (by claim), 7 (cut off), 9 (refused); Faye and nobody have the others."""
     enveloped = {"id": "1", "topic": SUBJECT, "ts": "now", "version": "v1", "source": "bus"}

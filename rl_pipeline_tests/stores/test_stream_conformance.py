@@ -25,7 +25,7 @@ from rl_pipeline_tests.fixtures.nats import cluster_url, remove_all_streams
 from rl_pipeline_tests.waiting import wait_until
 
 TRAJECTORY = "agent.rl.trajectory.v1"
-FEEDBACK = "agent.rl.feedback.v1"
+OUTCOME = "agent.rl.serving.outcome.v1"
 
 
 @pytest.fixture(
@@ -45,12 +45,17 @@ def stream(replicas: int, request: pytest.FixtureRequest) -> Iterator[JetStream]
     servers = request.getfixturevalue(server)
     with JetStream.connect(servers.url if replicas == 1 else cluster_url(servers)) as jetstream:
         remove_all_streams(jetstream)
-        bootstrap(jetstream, replicas, [topology.TRAJECTORIES, topology.FEEDBACK])
+        bootstrap(jetstream, replicas, [topology.TRAJECTORIES, topology.SERVING])
         yield jetstream
 
 
 def publish(stream: JetStream, count: int, subject: str = TRAJECTORY, size: int = 10) -> None:
     stream.publish_many(OutgoingMessage(subject, b"x" * size, f"{subject}-{index}") for index in range(count))
+
+
+def wait_for_pending(stream: JetStream, count: int) -> None:
+    """Wait until the consumer knows of the messages: in a cluster it may live on a server that hears of them later."""
+    wait_until(lambda: stream.request("CONSUMER.INFO.RL_SERVING.serving_outcomes")["num_pending"] == count)
 
 
 def read_all(stream: JetStream, name: str = "RL_TRAJECTORIES", batch_size: int = 100) -> list[StoredMessage]:
@@ -81,7 +86,7 @@ def test_a_subject_that_takes_one_message_takes_no_second_whatever_its_id(stream
     def once(data: bytes, message_id: str) -> OutgoingMessage:
         return OutgoingMessage(TRAJECTORY, data, message_id, once_per_subject=True)
 
-    stream.publish(FEEDBACK, b"elsewhere", "other")
+    stream.publish(OUTCOME, b"elsewhere", "other")
     answers = stream.publish_many([once(b"first", "id-1"), once(b"second", "id-2"), once(b"again", "id-1")])
     assert [(answer.sequence, answer.duplicate) for answer in answers] == [(1, False), (1, True), (1, True)]
     (kept,) = read_all(stream)
@@ -232,50 +237,53 @@ def test_a_read_leaves_nothing_on_the_server(stream: JetStream) -> None:
 )
 def test_headers_that_imitate_the_server_deceive_no_reader(stream: JetStream, headers: dict[str, str]) -> None:
     for number in range(3):
-        stream.publish(FEEDBACK, b"", f"id-{number}", headers)
-    stored = read_all(stream, "RL_FEEDBACK")
+        stream.publish(OUTCOME, b"", f"id-{number}", headers)
+    stored = read_all(stream, "RL_SERVING")
     assert [(message.sequence, message.subject, message.data) for message in stored] == [
-        (sequence, FEEDBACK, b"") for sequence in (1, 2, 3)
+        (sequence, OUTCOME, b"") for sequence in (1, 2, 3)
     ]
-    deliveries = stream.fetch("RL_FEEDBACK", "feedback", 10, 0)
+    wait_for_pending(stream, 3)
+    deliveries = stream.fetch("RL_SERVING", "serving_outcomes", 10, 0)
     assert [delivery.message.sequence for delivery in deliveries] == [1, 2, 3]
 
 
 def test_a_consumer_hands_out_what_is_pending_and_nothing_after_it_was_acknowledged(stream: JetStream) -> None:
-    publish(stream, 7, FEEDBACK)
-    first = stream.fetch("RL_FEEDBACK", "feedback", 5, 0)
-    rest = stream.fetch("RL_FEEDBACK", "feedback", 5, 0)
+    publish(stream, 7, OUTCOME)
+    wait_for_pending(stream, 7)
+    first = stream.fetch("RL_SERVING", "serving_outcomes", 5, 0)
+    rest = stream.fetch("RL_SERVING", "serving_outcomes", 5, 0)
     assert [[d.message.sequence for d in batch] for batch in (first, rest)] == [[1, 2, 3, 4, 5], [6, 7]]
     assert {delivery.attempt for delivery in first} == {1}
-    assert [delivery.message for delivery in first] == read_all(stream, "RL_FEEDBACK")[:5]
+    assert [delivery.message for delivery in first] == read_all(stream, "RL_SERVING")[:5]
     stream.acknowledge(first)
     for delivery in rest:
         delivery.ack()
         delivery.ack()
-    consumer = stream.request("CONSUMER.INFO.RL_FEEDBACK.feedback")
+    consumer = stream.request("CONSUMER.INFO.RL_SERVING.serving_outcomes")
     assert (consumer["num_ack_pending"], consumer["num_pending"]) == (0, 0)
-    assert stream.fetch("RL_FEEDBACK", "feedback", 5, 0.05) == []
+    assert stream.fetch("RL_SERVING", "serving_outcomes", 5, 0.05) == []
 
 
 def test_a_message_that_was_not_done_comes_again_and_a_hopeless_one_does_not(stream: JetStream) -> None:
-    publish(stream, 3, FEEDBACK)
-    done, again, hopeless = stream.fetch("RL_FEEDBACK", "feedback", 3, 0)
+    publish(stream, 3, OUTCOME)
+    wait_for_pending(stream, 3)
+    done, again, hopeless = stream.fetch("RL_SERVING", "serving_outcomes", 3, 0)
     done.ack()
     hopeless.term()
     again.nak(delay_seconds=0.3)
-    assert stream.fetch("RL_FEEDBACK", "feedback", 3, 0) == []
-    (second,) = stream.fetch("RL_FEEDBACK", "feedback", 3, 10)
+    assert stream.fetch("RL_SERVING", "serving_outcomes", 3, 0) == []
+    (second,) = stream.fetch("RL_SERVING", "serving_outcomes", 3, 10)
     assert (second.message, second.attempt) == (again.message, 2)
     second.nak()
-    (third,) = stream.fetch("RL_FEEDBACK", "feedback", 3, 10)
+    (third,) = stream.fetch("RL_SERVING", "serving_outcomes", 3, 10)
     assert (third.message, third.attempt) == (again.message, 3)
 
 
 def test_a_fetch_waits_for_the_first_message(stream: JetStream) -> None:
     with ThreadPoolExecutor() as thread:
-        waiting = thread.submit(stream.fetch, "RL_FEEDBACK", "feedback", 5, 60)
-        wait_until(lambda: stream.request("CONSUMER.INFO.RL_FEEDBACK.feedback")["num_waiting"] == 1)
-        stream.publish(FEEDBACK, b"late", "id-1")
+        waiting = thread.submit(stream.fetch, "RL_SERVING", "serving_outcomes", 5, 60)
+        wait_until(lambda: stream.request("CONSUMER.INFO.RL_SERVING.serving_outcomes")["num_waiting"] == 1)
+        stream.publish(OUTCOME, b"late", "id-1")
         (delivery,) = waiting.result()
     assert delivery.message.data == b"late"
 
@@ -286,8 +294,8 @@ def test_an_unknown_stream_consumer_or_subject_says_what_to_do(stream: JetStream
         (lambda: stream.gaps("NONE", 1, 9), "the stream NONE does not exist"),
         (lambda: stream.get("NONE", 1), "the stream NONE does not exist"),
         (lambda: stream.erase("NONE", 1), "the stream NONE does not exist"),
-        (lambda: stream.fetch("NONE", "feedback", 1, 0), "the stream NONE does not exist"),
-        (lambda: stream.fetch("RL_FEEDBACK", "none", 1, 0), "the consumer none of the stream RL_FEEDBACK does not"),
+        (lambda: stream.fetch("NONE", "serving_outcomes", 1, 0), "the stream NONE does not exist"),
+        (lambda: stream.fetch("RL_SERVING", "none", 1, 0), "the consumer none of the stream RL_SERVING does not"),
         (lambda: stream.publish("agent.rl.unknown.v1", b"", "id"), "takes agent.rl.unknown.v1"),
     ]
     for attempt, text in attempts:

@@ -66,7 +66,7 @@ def test_the_embedded_server_may_store_all_that_the_streams_may_hold(nats_server
 
 @pytest.mark.parametrize(
     ("stream_name", "consumer"),
-    [("RL_TRAINING", "training_requests"), ("RL_FEEDBACK", "feedback"), ("RL_SERVING", "serving_outcomes")],
+    [("RL_TRAINING", "training_requests"), ("RL_SERVING", "serving_outcomes")],
 )
 def test_a_durable_consumer_gives_up_late_and_in_steps(stream: JetStream, stream_name: str, consumer: str) -> None:
     found = stream.request(f"CONSUMER.INFO.{stream_name}.{consumer}")["config"]
@@ -80,7 +80,7 @@ def test_a_second_bootstrap_changes_nothing_and_loses_nothing(empty_server: JetS
     empty_server.publish("agent.rl.trajectory.v1", b"kept", "id-1")
     before = {spec.name: configuration(empty_server, spec.name) for spec in STREAMS}
     second = bootstrap(empty_server)
-    assert len(first.created) == len(STREAMS) + 3
+    assert len(first.created) == len(STREAMS) + 2
     assert (second.created, second.drift, second.notes) == ((), (), ())
     assert {spec.name: configuration(empty_server, spec.name) for spec in STREAMS} == before
     assert empty_server.get("RL_TRAJECTORIES", 1).data == b"kept"
@@ -89,18 +89,28 @@ def test_a_second_bootstrap_changes_nothing_and_loses_nothing(empty_server: JetS
 def test_what_is_missing_is_created_beside_what_exists(stream: JetStream) -> None:
     stream.publish("agent.rl.trajectory.v1", b"kept", "id-1")
     stream.request("STREAM.DELETE.RL_DLQ")
-    stream.request("CONSUMER.DELETE.RL_FEEDBACK.feedback")
-    assert bootstrap(stream).created == ("RL_FEEDBACK.feedback", "RL_DLQ")
+    stream.request("CONSUMER.DELETE.RL_SERVING.serving_outcomes")
+    assert bootstrap(stream).created == ("RL_SERVING.serving_outcomes", "RL_DLQ")
     assert stream.state("RL_TRAJECTORIES").messages == 1
+
+
+def test_a_consumer_that_is_no_longer_specified_is_left_alone(stream: JetStream) -> None:
+    # Earlier versions took feedback from a consumer.
+    former = {"stream_name": "RL_FEEDBACK", "config": {"durable_name": "feedback", "ack_policy": "explicit"}}
+    stream.request("CONSUMER.DURABLE.CREATE.RL_FEEDBACK.feedback", former)
+    report = bootstrap(stream)
+    assert (report.created, report.drift, report.notes) == ((), (), ())
+    assert stream.request("CONSUMER.NAMES.RL_FEEDBACK")["consumers"] == ["feedback"]
 
 
 def test_drift_is_reported_and_left_alone(empty_server: JetStream) -> None:
     literal = {"name": "RL_TRAJECTORIES", "subjects": ["agent.rl.trajectory.v1"], "max_age": 7 * DAY, "max_msgs": 5}
     empty_server.request("STREAM.CREATE.RL_TRAJECTORIES", literal)
     empty_server.publish("agent.rl.trajectory.v1", b"kept", "id-1")
-    consumer = {"stream_name": "RL_FEEDBACK", "config": {"durable_name": "feedback", "ack_policy": "explicit"}}
-    empty_server.request("STREAM.CREATE.RL_FEEDBACK", {"name": "RL_FEEDBACK", "subjects": ["agent.rl.feedback.v1"]})
-    empty_server.request("CONSUMER.DURABLE.CREATE.RL_FEEDBACK.feedback", consumer)
+    consumer = {"stream_name": "RL_SERVING", "config": {"durable_name": "serving_outcomes", "ack_policy": "explicit"}}
+    serving = {"name": "RL_SERVING", "subjects": ["agent.rl.serving.outcome.v1"]}
+    empty_server.request("STREAM.CREATE.RL_SERVING", serving)
+    empty_server.request("CONSUMER.DURABLE.CREATE.RL_SERVING.serving_outcomes", consumer)
     before = configuration(empty_server, "RL_TRAJECTORIES")
     report = bootstrap(empty_server)
     drift = {(drifted.where, drifted.setting): (drifted.expected, drifted.found) for drifted in report.drift}
@@ -108,7 +118,7 @@ def test_drift_is_reported_and_left_alone(empty_server: JetStream) -> None:
     assert drift["RL_TRAJECTORIES", "max_msgs"] == ("1000000", "5")
     assert drift["RL_TRAJECTORIES", "max_bytes"] == ("100000000000", "unlimited")
     assert drift["RL_TRAJECTORIES", "allow_direct"] == ("True", "False")
-    assert drift["RL_FEEDBACK.feedback", "max_deliver"] == ("10", "unlimited")
+    assert drift["RL_SERVING.serving_outcomes", "max_deliver"] == ("10", "unlimited")
     assert ("RL_TRAJECTORIES", "subjects") not in drift
     assert str(report.drift[0]).startswith("RL_TRAJECTORIES: max_age is 7 days")
     assert "RL_TRAJECTORIES" not in report.created
