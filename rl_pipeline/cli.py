@@ -16,6 +16,7 @@ import typer
 
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.ingestion_commands import archive, dead_letters, erase, ingest
+from rl_pipeline.reward_commands import probe_rewards, rescore
 
 if TYPE_CHECKING:
     from rl_pipeline.settings import Settings
@@ -36,6 +37,8 @@ app.command()(ingest)
 app.add_typer(dead_letters, name="dead-letters")
 app.add_typer(archive, name="archive")
 app.command()(erase)
+app.command()(rescore)
+app.command("probe-rewards")(probe_rewards)
 
 
 def main() -> None:

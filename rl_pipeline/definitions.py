@@ -1,4 +1,4 @@
-"""The lineage, top to bottom: so far from the trajectory stream to redacted trajectories."""
+"""The lineage, top to bottom: so far from the trajectory stream to rewards."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,11 +6,14 @@ from typing import Any
 import dagster as dg
 
 from rl_pipeline.assets.redacted_trajectories import raw_and_redacted_trajectories, trajectories_are_ingested_in_time
+from rl_pipeline.assets.trajectory_rewards import known_tricks_do_not_pay, trajectory_rewards
 from rl_pipeline.assets.trajectory_stream import trajectory_stream
 from rl_pipeline.automation.archiving import archive_at_night, archive_trajectories
+from rl_pipeline.automation.rewards_due import rewards_due, score_trajectories
 from rl_pipeline.automation.trajectories_waiting import ingest_trajectories, trajectories_waiting
 from rl_pipeline.resources.ingest import IngestResource
 from rl_pipeline.resources.objects import ObjectsResource
+from rl_pipeline.resources.rewards import RewardsResource
 from rl_pipeline.resources.stream import StreamResource
 from rl_pipeline.resources.warehouse import WarehouseResource
 from rl_pipeline.settings import Settings, load_settings
@@ -19,10 +22,10 @@ from rl_pipeline.settings import Settings, load_settings
 def build_definitions(overrides: Mapping[str, Any] | None = None) -> dg.Definitions:
     """The code location; `overrides` replaces resources by name, as tests do."""
     return dg.Definitions(
-        assets=[trajectory_stream, raw_and_redacted_trajectories],
-        asset_checks=[trajectories_are_ingested_in_time],
-        jobs=[ingest_trajectories, archive_trajectories],
-        sensors=[trajectories_waiting],
+        assets=[trajectory_stream, raw_and_redacted_trajectories, trajectory_rewards],
+        asset_checks=[trajectories_are_ingested_in_time, known_tricks_do_not_pay],
+        jobs=[ingest_trajectories, score_trajectories, archive_trajectories],
+        sensors=[trajectories_waiting, rewards_due],
         schedules=[archive_at_night],
         resources={**resources_from(load_settings()), **(overrides or {})},
         # A step in a process of its own costs seconds of start-up and gains nothing here.
@@ -55,6 +58,10 @@ def resources_from(settings: Settings) -> dict[str, Any]:
             wait_seconds=settings.ingest_wait_seconds,
             stale_seconds=settings.ingest_stale_seconds,
             workers=settings.ingest_processes,
+        ),
+        "rewards": RewardsResource(
+            weights=settings.reward_weights,
+            configuration_file=str(settings.reward_configuration_file) if settings.reward_configuration_file else None,
         ),
         "model_objects": ObjectsResource(url=settings.model_storage_path, endpoint_url=settings.s3_endpoint_url),
     }

@@ -1,4 +1,4 @@
-"""`make demo`: what is built of the loop, for real: agents publish, Dagster ingests, secrets stay behind."""
+"""`make demo`: what is built of the loop, for real: agents publish, Dagster ingests and scores, secrets stay behind."""
 
 import json
 from collections.abc import Callable
@@ -30,6 +30,16 @@ _DOMAINS = """
     FROM trajectories FINAL GROUP BY domain ORDER BY domain
 """
 _RULES = "SELECT rule, sum(redactions) AS redactions FROM redaction_audit GROUP BY rule ORDER BY rule"
+_REWARDS = """
+    SELECT task_type, count() AS trajectories, round(avg(raw_total), 3) AS raw_mean, round(avg(total), 3) AS mean
+    FROM trajectory_rewards GROUP BY task_type ORDER BY task_type
+"""
+_WORST = """
+    SELECT term, score, evidence FROM (SELECT * FROM trajectory_rewards ORDER BY raw_total, trajectory_id LIMIT 1)
+    ARRAY JOIN terms AS term, scores AS score, evidences AS evidence
+"""
+_SCORED = "SELECT count() AS n FROM trajectory_rewards"
+_ACCEPTED = "SELECT count() AS n FROM trajectories FINAL"
 _LEAKED = "SELECT document FROM trajectories FINAL WHERE agent_id = 'careless-agent' ORDER BY sequence DESC LIMIT 1"
 
 
@@ -51,8 +61,11 @@ def run_demo(settings: Settings, *, tell: Callable[[str], None], prepare_stores:
             raise DemoFailed("interrupted")
         last = _publish(stack, tell)
         with closing(open_warehouse(stack.settings)) as tables:
-            _await_ingest(stack, tables, last)
+            _await(stack, "ingested nothing", lambda: ledger_watermark(tables, TRAJECTORIES.name) >= last)
             _show(tables, tell)
+            stored = tables.query(_ACCEPTED)["n"][0]
+            _await(stack, "scored nothing", lambda: tables.query(_SCORED)["n"][0] >= stored)
+            _show_rewards(tables, tell)
         with open_stream(stack.settings) as stream:
             letter = show_dead_letter(stream, TRAJECTORIES.name, last)
         tell(f"\nThe broken message is a dead letter: {letter.reason} at {letter.path}; {letter.advice}")
@@ -74,17 +87,16 @@ def _publish(stack: Stack, tell: Callable[[str], None]) -> int:
     return last
 
 
-def _await_ingest(stack: Stack, tables: Warehouse, sequence: int) -> None:
-    """Until Dagster's sensor has seen the messages and its run has given each its row in the ledger."""
+def _await(stack: Stack, otherwise: str, done: Callable[[], bool]) -> None:
+    """Until Dagster's sensors have seen what there is to do, and their runs have done it."""
     deadline = monotonic() + _PATIENCE_SECONDS
     while not stack.supervisor.stop_requested.wait(0.5):
         stack.supervisor.tick()
-        if ledger_watermark(tables, TRAJECTORIES.name) >= sequence:
+        if done():
             return
         if monotonic() > deadline:
             raise DemoFailed(
-                f"Dagster ingested nothing in {_PATIENCE_SECONDS:.0f} s: see the logs in "
-                f"{stack.settings.rl_pipeline_home}"
+                f"Dagster {otherwise} in {_PATIENCE_SECONDS:.0f} s: see the logs in {stack.settings.rl_pipeline_home}"
             )
     raise DemoFailed("interrupted")
 
@@ -96,3 +108,8 @@ def _show(tables: Warehouse, tell: Callable[[str], None]) -> None:
     document = json.loads(tables.query(_LEAKED)["document"][0])
     tell(f"\nOne agent was careless. It published:\n  {_LEAK}")
     tell(f"ClickHouse has:\n  {document['turns'][0]['observation']['content']}")
+
+
+def _show_rewards(tables: Warehouse, tell: Callable[[str], None]) -> None:
+    tell(f"\nDagster has scored them. The rewards by task type:\n{tables.query(_REWARDS)}")
+    tell(f"\nWhy the worst of them is the worst:\n{tables.query(_WORST)}")

@@ -142,6 +142,9 @@ class Settings(BaseSettings):
     reward_weight_efficiency: Weight = Field(0.20, description="Share of efficiency.")
     reward_weight_code_quality: Weight = Field(0.15, description="Share of code quality.")
     reward_weight_user_feedback: Weight = Field(0.25, description="Share of user feedback.")
+    reward_configuration_file: Path | None = Field(
+        None, description="A TOML file: method, window, weights of any terms, options."
+    )
 
     # Deployment
     canary_initial_traffic: float = Field(0.10, gt=0, le=1, description="The canary's first share of traffic.")

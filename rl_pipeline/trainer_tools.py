@@ -1,19 +1,33 @@
 """The tools of the `rl-trainer` agent, under the names its profile gives them: thin doors that read the settings."""
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, cast
 
 from rl_pipeline.collection import publishing, subscribing
-from rl_pipeline.contracts import Message, validate_trajectory
+from rl_pipeline.contracts import Message, serialize, validate_trajectory
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.opening import current_settings, edge_redactor, open_raw_objects, open_stream, redaction_policy
 from rl_pipeline.redaction.redactor import Redactor
 from rl_pipeline.redaction.rule import KINDS, packaged_rules
 from rl_pipeline.stores.stream import Published
 
-__all__ = ["publish_nats", "redact_sensitive_info", "subscribe_nats", "validate_trajectory"]
+__all__ = [
+    "REWARD_WEIGHTS",
+    "compute_reward",
+    "publish_nats",
+    "redact_sensitive_info",
+    "subscribe_nats",
+    "validate_trajectory",
+]
+
+REWARD_WEIGHTS: Mapping[str, float] = MappingProxyType(
+    {"task_completion": 0.40, "efficiency": 0.20, "code_quality": 0.15, "user_feedback": 0.25}
+)
 
 _PATTERNS = {"api_key": {"API_KEY", "SECRET", "JWT", "PRIVATE_KEY"}}
 
@@ -40,6 +54,25 @@ def subscribe_nats(subject: str, queue_group: str = "rl-trainers") -> Iterator[s
     """Hear a subject at `NATS_URL` for the length of the block; see `rl_pipeline.collection.subscribe_nats`."""
     with open_stream(current_settings()) as stream, subscribing.subscribe_nats(stream, subject, queue_group) as heard:
         yield heard
+
+
+def compute_reward(
+    trajectory: dict[str, Any], historical_data: Sequence[dict[str, Any]], weights: Mapping[str, float] = REWARD_WEIGHTS
+) -> dict[str, Any]:
+    """The reward of a trajectory as `agent.rl.reward.v1`, against earlier trajectories in their order.
+
+    With fewer than 30 earlier ones of its task type, each term that is normalised counts as 0.5.
+    """
+    from rl_pipeline.rewards.configuration import read_configuration
+    from rl_pipeline.rewards.linting import CodeChecker
+    from rl_pipeline.rewards.single import reward_of
+
+    settings = current_settings()
+    found = replace(read_configuration(settings.reward_configuration_file, settings.reward_weights), weights=weights)
+    checker = CodeChecker(found.options.security_scanner)
+    valid = json.loads(serialize(validate_trajectory(trajectory)))
+    reward = reward_of(valid, historical_data, found, checker=checker, now=datetime.now(UTC))
+    return cast("dict[str, Any]", json.loads(serialize(reward)))
 
 
 def redact_sensitive_info(

@@ -11,9 +11,10 @@ from rl_pipeline.assets.redacted_trajectories import (
     trajectories_are_ingested_in_time,
 )
 from rl_pipeline.assets.trajectory_stream import trajectory_stream
+from rl_pipeline.automation.runs import reason_to_wait
 from rl_pipeline.ingestion.ledger import ledger_watermark
 from rl_pipeline.ingestion.observation import StreamObservation, observe, record
-from rl_pipeline.ingestion.planning import Range, is_due, next_range, not_before, waiting
+from rl_pipeline.ingestion.planning import Range, is_due, next_range, waiting
 from rl_pipeline.partitions import stream_days
 from rl_pipeline.resources.ingest import IngestResource
 from rl_pipeline.resources.stream import StreamResource
@@ -57,7 +58,9 @@ def trajectories_waiting(
             events = [_observation(seen), evaluation]
         due = is_due(held_back, pending=ingest.pending, wait=timedelta(seconds=ingest.wait_seconds), now=now)
         planned = next_range(messages, TRAJECTORIES.name, ingested_up_to=watermark, now=now) if due else None
-    reason = _reason_to_wait(context.instance, planned, now) if planned else f"{seen.lag} wait, not long enough yet"
+    reason: str | None = f"{seen.lag} wait, not long enough yet"
+    if planned:
+        reason = reason_to_wait(context.instance, stage=_STAGE, tags=_attempts_at(planned), now=now)
     requests = [] if reason or planned is None else [_run_of(planned, attempt)]
     return dg.SensorResult(
         run_requests=requests,
@@ -83,32 +86,12 @@ def _run_of(planned: Range, attempt: int) -> dg.RunRequest:
         run_key=f"{planned.first}-{planned.last}#{attempt}",
         partition_key=planned.day.isoformat(),
         run_config={"ops": {raw_and_redacted_trajectories.op.name: {"config": config}}},
-        tags={_FIRST_SEQUENCE: str(planned.first), **_STAGE},
+        tags={**_attempts_at(planned), **_STAGE},
     )
 
 
-def _reason_to_wait(instance: dg.DagsterInstance, planned: Range, now: datetime) -> str | None:
-    """Why a range that is due is not started now: an ingest is on its way, or this one has just failed."""
-    unfinished = dg.RunsFilter(tags=_STAGE, statuses=list(_UNFINISHED))
-    if running := instance.get_runs(unfinished, limit=1):
-        return f"run {running[0].run_id[:8]} is ingesting"
-    attempts = instance.get_run_records(dg.RunsFilter(tags={_FIRST_SEQUENCE: str(planned.first)}), limit=12)
-    failures = [attempt for attempt in attempts if attempt.dagster_run.status in _WITHOUT_SUCCESS]
-    if not failures or failures[0].end_time is None:
-        return None
-    again = not_before(len(failures), datetime.fromtimestamp(failures[0].end_time, tz=UTC))
-    return f"failed {len(failures)} times, again after {again:%H:%M:%S} UTC" if now < again else None
-
-
-# Somebody who cancels a run wants it to stop, for a while at least.
-_WITHOUT_SUCCESS = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
-_UNFINISHED = (
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-)
+def _attempts_at(planned: Range) -> dict[str, str]:
+    return {_FIRST_SEQUENCE: str(planned.first)}
 
 
 def _observation(seen: StreamObservation) -> dg.AssetObservation:

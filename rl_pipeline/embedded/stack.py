@@ -27,7 +27,7 @@ from rl_pipeline.settings import Settings, child_environment, embedded_profile
 
 _PROBE_TIMEOUT_SECONDS = 2.0
 _DAEMON_QUERY = "{ instance { daemonHealth { allDaemonStatuses { required lastHeartbeatTime } } } }"
-_POOLS = ("ingest",)
+_POOLS = ("ingest", "rewards")
 # Ctrl-C, a service manager's stop, and a closed terminal.
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _INSTANCE_FILE = Path(__file__).with_name("dagster.yaml")
