@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, date, datetime
+from hashlib import sha256
 
 import dagster as dg
 
@@ -13,11 +14,12 @@ from rl_pipeline.partitions import stream_days
 from rl_pipeline.resources.rewards import RewardsResource
 from rl_pipeline.resources.stream import StreamResource
 from rl_pipeline.resources.warehouse import WarehouseResource
-from rl_pipeline.rewards.inspection import days_to_score
+from rl_pipeline.rewards.inspection import days_to_score, what_scoring_reads
 from rl_pipeline.stores.topology import FEEDBACK, TRAJECTORIES
 
 _STAGE = {"rl/stage": "rewards"}
 _DAY = "rl/day"
+_STATE = "rl/state"
 
 score_trajectories = dg.define_asset_job(
     "score_trajectories",
@@ -35,25 +37,50 @@ def rewards_due(
     """Score the oldest day that has trajectories without a reward, or feedback that no reward has heard yet.
 
     Feedback that still waits in its stream belongs to an unknown day: any run takes it in, and the next look finds the
-    days. What is due is read from the tables; the cursor only numbers the attempts.
+    days. A day whose run has just failed, or has changed nothing, does not hold up the others. What is due is read from
+    the tables; the cursor numbers the attempts, and remembers at what state of the tables nothing was due, so that they
+    are not searched again.
     """
-    # People can edit a cursor: what is no number counts for nothing, and the time then makes the attempt a new one.
-    cursor = context.cursor or "0"
-    attempt = int(cursor) if cursor.isdecimal() else int(datetime.now(UTC).timestamp())
-    configuration = rewards.configuration()
+    attempt, settled = _read_cursor(context.cursor)
+    configuration = rewards.configuration().hash
+    now = datetime.now(UTC)
     with stream.open() as messages, warehouse.open() as tables:
         watermark = ledger_watermark(tables, TRAJECTORIES.name)
-        days = days_to_score(tables, TRAJECTORIES.name, configuration.hash, watermark)
         untold = messages.state(FEEDBACK.name).last_sequence - feedback_watermark(tables, FEEDBACK.name)
-    now = datetime.now(UTC)
+        state = f"{watermark} {configuration} {what_scoring_reads(tables)}"
+        days = [] if state == settled else days_to_score(tables, TRAJECTORIES.name, configuration, watermark)
     if not days and untold <= 0:
-        return dg.SensorResult(skip_reason="every trajectory has its reward", cursor=str(attempt))
-    day = days[0] if days else now.date()
-    tags = {_DAY: day.isoformat(), **_STAGE}
-    if waits := reason_to_wait(context.instance, stage=_STAGE, tags=tags, now=now):
-        return dg.SensorResult(skip_reason=waits, cursor=str(attempt))
-    return dg.SensorResult(run_requests=[_run_of(day, attempt, tags)], cursor=str(attempt + 1))
+        return dg.SensorResult(skip_reason="every trajectory has its reward", cursor=_cursor(attempt, state))
+    waits = "nothing is due"
+    for day in days or [now.date()]:
+        tags = {_DAY: day.isoformat(), _STATE: sha256(f"{state} {untold}".encode()).hexdigest()[:16], **_STAGE}
+        reason = reason_to_wait(context.instance, stage=_STAGE, tags=tags, now=now)
+        if reason is None and _has_succeeded(context.instance, tags):
+            reason = "it was scored, and something is still without a reward: see its checks"
+        if reason is None:
+            return dg.SensorResult(run_requests=[_run_of(day, attempt, tags)], cursor=_cursor(attempt + 1, settled))
+        waits = f"{day}: {reason}"
+    return dg.SensorResult(skip_reason=waits, cursor=_cursor(attempt, settled))
+
+
+def _has_succeeded(instance: dg.DagsterInstance, tags: dict[str, str]) -> bool:
+    """Whether a run has found the same state already: another would change nothing either."""
+    return bool(instance.get_runs(dg.RunsFilter(tags=tags, statuses=[dg.DagsterRunStatus.SUCCESS]), limit=1))
 
 
 def _run_of(day: date, attempt: int, tags: dict[str, str]) -> dg.RunRequest:
-    return dg.RunRequest(run_key=json.dumps([day.isoformat(), attempt]), partition_key=day.isoformat(), tags=tags)
+    return dg.RunRequest(run_key=f"{day}#{attempt}", partition_key=day.isoformat(), tags=tags)
+
+
+def _cursor(attempt: int, settled: str) -> str:
+    return json.dumps({"attempt": attempt, "settled": settled})
+
+
+def _read_cursor(cursor: str | None) -> tuple[int, str]:
+    """The next attempt, and the state at which nothing was due. People can edit a cursor: what makes no sense counts
+    for nothing, and the time then makes the attempt a new one."""
+    try:
+        content = json.loads(cursor or '{"attempt": 0, "settled": ""}')
+        return int(content["attempt"]), str(content["settled"])
+    except (ValueError, TypeError, KeyError):
+        return int(datetime.now(UTC).timestamp()), ""

@@ -121,7 +121,7 @@ def days_to_score(warehouse: Warehouse, stream: str, configuration: str, last: i
             FROM trajectory_signals WHERE stream = {stream:String} AND sequence <= {last:UInt64} GROUP BY trajectory_id
         ) AS measured
         LEFT JOIN (
-            SELECT trajectory_id, groupArray(heard_at) AS told FROM trajectory_feedback FINAL
+            SELECT trajectory_id, groupArray((feedback_id, heard_at)) AS told FROM trajectory_feedback FINAL
             WHERE verdict = 'accepted' GROUP BY trajectory_id
         ) AS feedback USING (trajectory_id)
         INNER JOIN (
@@ -129,12 +129,26 @@ def days_to_score(warehouse: Warehouse, stream: str, configuration: str, last: i
             WHERE stream = {stream:String} AND configuration = {configuration:String} GROUP BY trajectory_id
         ) AS scored USING (trajectory_id)
         WHERE scored.revision + 1
-            < measured.statements + arrayCount(moment -> moment > measured.began, feedback.told) + measured.late
+            < measured.statements + measured.late
+                + length(arrayDistinct(arrayFilter(one -> one.2 > measured.began, feedback.told).1))
         ORDER BY day
         """,
         {"stream": stream, "configuration": configuration, "last": last},
     )
     return [day for (day,) in found.iter_rows()]
+
+
+def what_scoring_reads(warehouse: Warehouse) -> str:
+    """A text that changes when trajectories are stored, measured or commented on: cheap, where searching is not."""
+    found = warehouse.query(
+        """
+        SELECT
+            (SELECT max(ingested_at) FROM trajectories) AS stored,
+            (SELECT max(measured_at) FROM trajectory_signals) AS measured,
+            (SELECT max(drained_at) FROM trajectory_feedback) AS told
+        """
+    )
+    return " ".join(moment.isoformat() if moment else "never" for moment in found.row(0))
 
 
 def raw_totals(warehouse: Warehouse, stream: str, configuration: str, first: int, last: int) -> pl.Series:

@@ -7,6 +7,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.events import DagsterEvent  # the only way to end a run by hand
 
 from rl_pipeline.assets.redacted_trajectories import raw_and_redacted_trajectories
 from rl_pipeline.assets.trajectory_rewards import known_tricks_do_not_pay, trajectory_rewards
@@ -26,6 +27,11 @@ downstream_ran: list[str] = []
 @dg.asset(deps=["trajectory_rewards"], partitions_def=stream_days)
 def whatever_comes_next() -> None:
     downstream_ran.append("ran")
+
+
+@dg.job
+def a_run_that_does_nothing() -> None:
+    pass
 
 
 @pytest.fixture
@@ -135,6 +141,38 @@ def test_the_sensor_scores_what_has_no_reward_and_then_rests(stream: JetStream, 
         assert wakes.run_requests[0].run_key != asked.run_requests[0].run_key
 
 
+@pytest.mark.parametrize(
+    ("ended", "reason"),
+    [(dg.DagsterRunStatus.SUCCESS, "still without a reward"), (dg.DagsterRunStatus.FAILURE, "failed 1 times")],
+)
+def test_a_day_that_a_run_did_not_help_is_not_scored_over_and_over(
+    stream: JetStream, resources: dict[str, Any], ended: dg.DagsterRunStatus, reason: str
+) -> None:
+    day, _ = publish(stream, 1)
+    ingest(resources, day)
+    with dg.DagsterInstance.ephemeral() as instance:
+        asked = rewards_due(dg.build_sensor_context(instance=instance, resources=resources))
+        [request] = asked.run_requests
+        run = instance.create_run_for_job(
+            a_run_that_does_nothing, tags=dict(request.tags), status=dg.DagsterRunStatus.STARTED
+        )
+        if ended is dg.DagsterRunStatus.FAILURE:
+            instance.report_run_failed(run)
+        else:
+            instance.report_dagster_event(DagsterEvent("PIPELINE_SUCCESS", run.job_name), run.run_id)
+        waits = rewards_due(dg.build_sensor_context(instance=instance, resources=resources, cursor=asked.cursor))
+        assert not waits.run_requests
+        assert reason in str(waits.skip_reason)
+
+
+def repeat_a_place(warehouse: ClickHouseWarehouse) -> None:
+    """A second trajectory at a place that is measured already: nobody measures it."""
+    warehouse.execute(
+        "INSERT INTO trajectories SELECT * REPLACE ('another' AS trajectory_id) "
+        "FROM trajectories FINAL WHERE sequence = 2"
+    )
+
+
 def test_a_reward_out_of_bounds_stops_what_comes_next(
     stream: JetStream, warehouse: ClickHouseWarehouse, resources: dict[str, Any]
 ) -> None:
@@ -156,11 +194,7 @@ def test_a_trajectory_without_a_reward_is_noticed(
     ingest(resources, day)
     score(resources, day)
     downstream_ran.clear()
-    # A second row at a place that is measured already: nobody measures it.
-    warehouse.execute(
-        "INSERT INTO trajectories SELECT * REPLACE ('another' AS trajectory_id) "
-        "FROM trajectories FINAL WHERE sequence = 2"
-    )
+    repeat_a_place(warehouse)
     result = materialize(resources, day, trajectory_rewards, whatever_comes_next)
     failed = {e.check_name for e in result.get_asset_check_evaluations() if not e.passed}
     assert failed == {"every_trajectory_has_a_reward"}
