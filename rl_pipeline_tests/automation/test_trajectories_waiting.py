@@ -128,7 +128,7 @@ def test_while_an_ingest_is_on_its_way_no_other_is_started(
     start_run(instance, run_of(tick(ingest_resources, instance)), dg.DagsterRunStatus.STARTED)
     waiting = tick(ingest_resources, instance)
     assert waiting.run_requests == []
-    assert "is ingesting" in str(waiting.skip_reason)
+    assert "is on its way" in str(waiting.skip_reason)
 
 
 def test_a_range_that_has_failed_is_tried_again_but_not_at_once(
@@ -143,7 +143,7 @@ def test_a_range_that_has_failed_is_tried_again_but_not_at_once(
     assert waiting.run_requests == []
     assert "failed 1 times, again after" in str(waiting.skip_reason)
     monkeypatch.setattr(
-        "rl_pipeline.automation.trajectories_waiting.not_before", lambda *_: datetime(2026, 1, 1, tzinfo=UTC)
+        "rl_pipeline.automation.runs.not_before", lambda *_: datetime(2026, 1, 1, tzinfo=UTC)
     )
     assert run_of(tick(ingest_resources, instance)).partition_key
 
