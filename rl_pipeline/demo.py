@@ -112,4 +112,5 @@ def _show(tables: Warehouse, tell: Callable[[str], None]) -> None:
 
 def _show_rewards(tables: Warehouse, tell: Callable[[str], None]) -> None:
     tell(f"\nDagster has scored them. The rewards by task type:\n{tables.query(_REWARDS)}")
-    tell(f"\nWhy the worst of them is the worst:\n{tables.query(_WORST)}")
+    reasons = [f"  {term:<16} {score:.2f}  {why}" for term, score, why in tables.query(_WORST).iter_rows()]
+    tell("\nWhy the worst of them is the worst:\n" + "\n".join(reasons))

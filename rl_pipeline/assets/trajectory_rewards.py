@@ -98,8 +98,10 @@ def trajectory_rewards(
             missing=unrewarded(tables, TRAJECTORIES.name, day, configuration.hash, watermark),
             drift=_drift(tables, configuration, first, last),
             more={
-                "measured_now": measured,
+                "measured_now": measured.trajectories,
+                "unreadable_now": measured.unreadable,
                 "published_now": published.published,
+                "unpublishable": published.refused,
                 "configuration": configuration.hash,
                 "method": configuration.method,
             },
@@ -127,8 +129,8 @@ def _result(
         "feedback_now": feedback.verdicts.get("accepted", 0),
         "revised": day.revised,
         "cold_starts": day.cold_starts,
-        "raw_mean": day.raw_mean,
-        "normalised_mean": day.mean,
+        "raw_mean": _round(day.raw_mean),
+        "normalised_mean": _round(day.mean),
         "raw_totals_from_0_to_1": dg.MetadataValue.md(f"`{sparkline(day.raw_histogram)}`"),
         "components": dg.MetadataValue.md(_components(day)),
         "models": dg.MetadataValue.md(table(("model version", "trajectories", "raw mean"), _rounded(day.models))),
@@ -150,6 +152,10 @@ def _result(
 def _check(name: str, passed: bool, metadata: dict[str, Any]) -> dg.AssetCheckResult:
     severity = dg.AssetCheckSeverity.ERROR if _CHECKS[name][0] else dg.AssetCheckSeverity.WARN
     return dg.AssetCheckResult(check_name=name, passed=passed, severity=severity, metadata=metadata)
+
+
+def _round(mean: float | None) -> float | None:
+    return None if mean is None else round(mean, 4)
 
 
 def _components(day: DayOfRewards) -> str:

@@ -42,13 +42,13 @@ def rewards_due(
     are not searched again.
     """
     attempt, settled = _read_cursor(context.cursor)
-    configuration = rewards.configuration().hash
+    rewards.configuration()  # one that cannot be used is better told here than by run after run
     now = datetime.now(UTC)
     with stream.open() as messages, warehouse.open() as tables:
         watermark = ledger_watermark(tables, TRAJECTORIES.name)
         untold = messages.state(FEEDBACK.name).last_sequence - feedback_watermark(tables, FEEDBACK.name)
-        state = f"{watermark} {configuration} {what_scoring_reads(tables)}"
-        days = [] if state == settled else days_to_score(tables, TRAJECTORIES.name, configuration, watermark)
+        state = f"{watermark} {what_scoring_reads(tables)}"
+        days = [] if state == settled else days_to_score(tables, TRAJECTORIES.name, watermark)
     if not days and untold <= 0:
         return dg.SensorResult(skip_reason="every trajectory has its reward", cursor=_cursor(attempt, state))
     waits = "nothing is due"

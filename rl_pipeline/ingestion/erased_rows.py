@@ -18,8 +18,24 @@ _MARKED = """
 _THEIRS = "(user IN {users:Array(String)} AND stream_time <= {until:DateTime64(3, 'UTC')})"
 _ERASED = f"{_THEIRS} OR {_MARKED}"
 
-_REWARD_TABLES = {"rewards": _MARKED, "reward_scores": _MARKED, "trajectory_signals": _ERASED}
+# A task that names several users is erased with any of them, as a trajectory is.
+_REPORTED = """
+    (user IN {users:Array(String)} OR multiSearchAny(metadata, {users:Array(String)}))
+    AND created_at <= {until:DateTime64(3, 'UTC')}
+"""
+
+_REWARD_TABLES = {
+    "rewards": _MARKED,
+    "reward_scores": _MARKED,
+    "reported_rewards": _REPORTED,
+    "trajectory_signals": _ERASED,
+}
 """What was made of trajectories, and which rows of it go; the signals last, because they tell whose the others are."""
+
+# The ids of a query travel in its address, which has a limit.
+_IDS_PER_QUERY = 500
+# Rewards are stamped by the clock of whoever scores, erasures by the warehouse's.
+_CLOCKS_DIFFER = "INTERVAL 1 MINUTE"
 
 
 def trajectories_to_delete(warehouse: Warehouse, users: Sequence[str], until: datetime) -> list[str]:
@@ -29,16 +45,6 @@ def trajectories_to_delete(warehouse: Warehouse, users: Sequence[str], until: da
         _parameters(users, until),
     )
     return list(found["trajectory_id"])
-
-
-def rewards_to_withdraw(warehouse: Warehouse) -> list[int]:
-    """The sequences in the stream of rewards of what the ledger says was erased, as far as they are known."""
-    found = warehouse.query(
-        "SELECT DISTINCT published_sequence FROM rewards "  # noqa: S608 - all of it is ours
-        f"WHERE published_sequence > 0 AND {_MARKED} ORDER BY published_sequence",
-        {"revision": ERASED_REVISION},
-    )
-    return list(found["published_sequence"])
 
 
 def delete_feedback(warehouse: Warehouse, users: Sequence[str], until: datetime) -> None:
@@ -51,20 +57,51 @@ def delete_feedback(warehouse: Warehouse, users: Sequence[str], until: datetime)
         for table in ("trajectories", "trajectory_signals")
     )
     marked = "SELECT stream, sequence FROM trajectory_feedback WHERE revision = {revision:UInt32}"
-    condition = f"{_THEIRS} OR trajectory_id IN ({of_theirs}) OR (stream, sequence) IN ({marked})"
-    if erase_feedback_rows(warehouse, condition, _parameters(users, until)):
+    parameters = _parameters(users, until)
+    erased = erase_feedback_rows(warehouse, f"trajectory_id IN ({of_theirs})", parameters, with_trajectory=True)
+    erased += erase_feedback_rows(warehouse, f"{_THEIRS} OR (stream, sequence) IN ({marked})", parameters)
+    if erased:
         _remove_old_files(warehouse, "trajectory_feedback")
 
 
 def delete_rewards(warehouse: Warehouse, users: Sequence[str], until: datetime) -> None:
     """Delete what was measured in, scored and awarded for the trajectories that `delete_rows` deletes.
 
-    These rows outlive the trajectories', so they are found by themselves.
+    These rows outlive the trajectories', so they are found by themselves. Of other trajectories go the rewards that an
+    erased opinion had a part in: the next scoring computes them anew, without it.
     """
+    _delete_rewards_by_erased_opinions(warehouse)
     for table, condition in _REWARD_TABLES.items():
         # A mutation takes longer than a look.
         if warehouse.query(f"SELECT 1 FROM {table} WHERE {condition} LIMIT 1", _parameters(users, until)).height:  # noqa: S608 - all of it is ours
             _delete(warehouse, table, condition, users, until)
+
+
+def _delete_rewards_by_erased_opinions(warehouse: Warehouse) -> None:
+    silenced = "SELECT trajectory_id FROM trajectory_feedback FINAL WHERE verdict = 'erased' AND trajectory_id != ''"
+    # Also where there are no rewards: whoever scored was broken off, or this was, and has left the scores.
+    found = warehouse.query(
+        f"""
+        SELECT trajectory_id FROM (
+            SELECT trajectory_id, max(drained_at) AS erased_at FROM trajectory_feedback FINAL
+            WHERE verdict = 'erased' AND trajectory_id != '' GROUP BY trajectory_id
+        ) AS silenced
+        LEFT JOIN (
+            SELECT trajectory_id, min(scored_at) AS first_scored_at FROM rewards
+            WHERE trajectory_id IN ({silenced}) GROUP BY trajectory_id
+        ) AS rewarded USING (trajectory_id)
+        WHERE first_scored_at <= erased_at + {_CLOCKS_DIFFER} ORDER BY trajectory_id
+        """  # noqa: S608 - all of it is ours
+    )
+    ids = found["trajectory_id"].to_list()
+    # The rewards last: by them it is known what was broken off.
+    for table in ("reward_scores", "rewards"):
+        for start in range(0, len(ids), _IDS_PER_QUERY):
+            some = {"ids": ids[start : start + _IDS_PER_QUERY]}
+            condition = "trajectory_id IN {ids:Array(String)}"
+            if warehouse.query(f"SELECT 1 FROM {table} WHERE {condition} LIMIT 1", some).height:  # noqa: S608 - all of it is ours
+                warehouse.execute(f"ALTER TABLE {table} DELETE WHERE {condition}", some, {"mutations_sync": 2})
+                _remove_old_files(warehouse, table)
 
 
 def delete_rows(warehouse: Warehouse, users: Sequence[str], until: datetime) -> None:

@@ -5,8 +5,9 @@ The order survives a death at any point, and doing it again finishes it:
 1. The tombstones. From now on ingest, archive and restoration keep the user away.
 2. The ledger says `erased` of a sequence before anything of it is deleted, so no gap is ever unexplained; and whatever
    it says that of is deleted everywhere, so a deletion that was broken off is found again.
-3. Claim and message, feedback, dead letters, published rewards, the archive, and last the rows by which all of these
-   and the datasets are found. The table of feedback is the ledger of its stream.
+3. Claim and message, feedback, dead letters, the archive, and last the rows by which all of these and the datasets are
+   found. The table of feedback is the ledger of its stream. Of the published rewards those go behind which no row
+   stands any more, whoever lost it and when.
 4. What others have published of an erased trajectory is no duplicate of anything any more: ingest judges it anew.
 """
 
@@ -24,10 +25,9 @@ from rl_pipeline.ingestion.erased_rows import (
     delete_feedback,
     delete_rewards,
     delete_rows,
-    rewards_to_withdraw,
     trajectories_to_delete,
 )
-from rl_pipeline.ingestion.feedback_rows import erased_feedback, write_feedback
+from rl_pipeline.ingestion.feedback_rows import erased_feedback, numbered_feedback, write_feedback
 from rl_pipeline.ingestion.holding import datasets_holding
 from rl_pipeline.ingestion.judging import user_placeholders
 from rl_pipeline.ingestion.ledger import ERASED_REVISION, LedgerRow, forget_orphans, known_rows, write_rows
@@ -52,11 +52,11 @@ POINTS = (
     "after_message",
     "after_feedback",
     "after_dead_letter",
-    "after_rewards",
     "after_ledger_of_archive",
     "after_archive",
     "after_feedback_rows",
     "after_reward_rows",
+    "after_rewards",
     "after_rows",
 )
 """Where `reached` is called, in the order of one erasure."""
@@ -136,8 +136,6 @@ def erase_user(
     feedback = _erase_feedback(messages, warehouse, owner, feedback_stream, reached)
     dead_letters = _erase_dead_letters(messages, warehouse, ("trajectory_ledger", trajectory_stream), reached)
     dead_letters += _erase_dead_letters(messages, warehouse, ("trajectory_feedback", feedback_stream), reached)
-    _withdraw_rewards(messages, warehouse)
-    reached("after_rewards")
     archived = _erase_archived(archive_objects, rows, reached)
     trajectory_ids = trajectories_to_delete(warehouse, placeholders, until)
     datasets, checkpoints = _learnt_from(warehouse, trajectory_ids)
@@ -147,6 +145,8 @@ def erase_user(
     reached("after_feedback_rows")
     delete_rewards(warehouse, placeholders, until)
     reached("after_reward_rows")
+    _withdraw_rewards(messages, warehouse)
+    reached("after_rewards")
     delete_rows(warehouse, placeholders, until)
     reached("after_rows")
     orphans = forget_orphans(warehouse, trajectory_stream, messages.state(trajectory_stream).first_sequence)
@@ -339,7 +339,9 @@ def _erase_feedback(
     state = messages.state(stream)
     for batch in messages.read(stream, state.first_sequence, state.last_sequence, _BATCH_MESSAGES):
         theirs = [message for message in batch if owner.owns(message.subject, message.data)]
-        write_feedback(warehouse, stream, [erased_feedback(message.sequence, message.time) for message in theirs])
+        numbered = numbered_feedback(warehouse, stream, [message.sequence for message in theirs])
+        rows = [erased_feedback(said.sequence, said.time, *numbered.get(said.sequence, ())) for said in theirs]
+        write_feedback(warehouse, stream, rows)
         for message in theirs:
             erased += messages.erase(stream, message.sequence)
             reached("after_feedback")
@@ -347,8 +349,10 @@ def _erase_feedback(
 
 
 def _withdraw_rewards(messages: Stream, warehouse: Warehouse) -> None:
-    """Erase the messages that tell the rewards of erased trajectories."""
-    for sequence in rewards_to_withdraw(warehouse):
+    """Erase the messages that tell rewards which are not stored any more, however they came to be in the stream."""
+    from rl_pipeline.rewards.publishing import unfounded_messages
+
+    for sequence in unfounded_messages(messages, warehouse, REWARD_STREAM):
         messages.erase(REWARD_STREAM, sequence)
 
 

@@ -1,7 +1,7 @@
 """The table of feedback: one row per sequence of its stream, whatever became of the message, and how rows leave it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +21,17 @@ _UNKNOWN = """
     )
     """
 
+# What was accepted once stays so until it is erased.
+_IS_NUMBERED = "verdict IN ('accepted', 'erased') AND trajectory_id != ''"
+
 
 @dataclass(frozen=True, slots=True)
 class FeedbackRow:
-    """What became of one sequence; there is content only of what was accepted."""
+    """What became of one sequence; there is content only of what was accepted.
+
+    What was accepted and then erased still tells which trajectory it was about and from when it counted: the revisions
+    of that trajectory's rewards are numbered by it.
+    """
 
     sequence: int
     stream_time: datetime
@@ -45,9 +52,14 @@ class FeedbackRow:
     """From when it counts, where that is not when the stream stored it."""
 
 
-def erased_feedback(sequence: int, stream_time: datetime) -> FeedbackRow:
-    """The row of a sequence of which nothing is kept, and that no later row replaces."""
-    return FeedbackRow(sequence, stream_time, "erased", ERASED_REVISION, "user_erased")
+def erased_feedback(
+    sequence: int, stream_time: datetime, trajectory_id: str = "", heard_at: datetime | None = None
+) -> FeedbackRow:
+    """The row of a sequence of which nothing else is kept, and that no row of an older revision replaces."""
+    row = FeedbackRow(sequence, stream_time, "erased", ERASED_REVISION, "user_erased")
+    if not trajectory_id:
+        return row
+    return replace(row, feedback_id=f"erased-{sequence}", trajectory_id=trajectory_id, heard_at=heard_at)
 
 
 def write_feedback(warehouse: Warehouse, stream: str, rows: Sequence[FeedbackRow]) -> None:
@@ -168,6 +180,19 @@ def lowest_accepted(warehouse: Warehouse, stream: str, feedback_ids: Sequence[st
     return dict(found.iter_rows())
 
 
+def numbered_feedback(warehouse: Warehouse, stream: str, sequences: Sequence[int]) -> dict[int, tuple[str, datetime]]:
+    """Those of some hundred sequences by which revisions are numbered: the trajectory, and from when each counts."""
+    found = warehouse.query(
+        f"""
+        SELECT sequence, max(trajectory_id) AS about, max(heard_at) AS heard FROM trajectory_feedback
+        WHERE stream = {{stream:String}} AND sequence IN {{sequences:Array(UInt64)}} AND {_IS_NUMBERED}
+        GROUP BY sequence
+        """,  # noqa: S608 - all of it is ours
+        {"stream": stream, "sequences": list(sequences)},
+    )
+    return {sequence: (about, heard) for sequence, about, heard in found.iter_rows()}
+
+
 def erase_feedback_of_the_erased(warehouse: Warehouse) -> int:
     """Erase what is stored of users whose tombstones cover it; returns how many rows those were."""
     return erase_feedback_rows(
@@ -182,28 +207,31 @@ def erase_feedback_of_the_erased(warehouse: Warehouse) -> int:
     )
 
 
-def erase_feedback_rows(warehouse: Warehouse, condition: str, parameters: Mapping[str, Any]) -> int:
+def erase_feedback_rows(
+    warehouse: Warehouse, condition: str, parameters: Mapping[str, Any], *, with_trajectory: bool = False
+) -> int:
     """Put rows that say `erased` in the place of those for which the condition holds, which are deleted for good.
 
-    Returns how many sequences those were. Broken off, it is finished by the next.
+    `with_trajectory`: the new rows do not even tell the trajectory, because that goes too. Returns how many sequences
+    those were. Broken off, it is finished by the next.
     """
+    outdated = f"(revision < {ERASED_REVISION}" + (" OR trajectory_id != '')" if with_trajectory else ")")
     found = warehouse.query(
-        "SELECT DISTINCT stream, sequence, stream_time FROM trajectory_feedback "  # noqa: S608 - all of it is ours
-        f"WHERE revision < {ERASED_REVISION} AND ({condition})",
+        f"SELECT DISTINCT stream, sequence, stream_time FROM trajectory_feedback WHERE {outdated} AND ({condition})",  # noqa: S608 - all of it is ours
         parameters,
     )
-    for (stream,), positions in found.group_by("stream"):
-        rows = [erased_feedback(*position) for position in positions.select("sequence", "stream_time").iter_rows()]
-        write_feedback(warehouse, str(stream), rows)
-        for start in range(0, len(rows), _SEQUENCES_PER_QUERY):
-            some = [row.sequence for row in rows[start : start + _SEQUENCES_PER_QUERY]]
+    for (stream,), of_stream in found.group_by("stream"):
+        positions = of_stream.select("sequence", "stream_time").rows()
+        for start in range(0, len(positions), _SEQUENCES_PER_QUERY):
+            some = dict(positions[start : start + _SEQUENCES_PER_QUERY])
+            numbered = {} if with_trajectory else numbered_feedback(warehouse, str(stream), list(some))
+            rows = [erased_feedback(number, time, *numbered.get(number, ())) for number, time in some.items()]
+            write_feedback(warehouse, str(stream), rows)
             # By their numbers: a mutation that looked for itself would see its own traces.
             warehouse.execute(
-                """
-                ALTER TABLE trajectory_feedback DELETE WHERE revision < {erased:UInt32}
-                    AND stream = {stream:String} AND sequence IN {some:Array(UInt64)}
-                """,
-                {"erased": ERASED_REVISION, "stream": stream, "some": some},
+                f"ALTER TABLE trajectory_feedback DELETE WHERE {outdated} "
+                "AND stream = {stream:String} AND sequence IN {some:Array(UInt64)}",
+                {"stream": stream, "some": list(some)},
                 {"mutations_sync": 2},
             )
     return found.height

@@ -152,10 +152,23 @@ def _inside(tree: Any, name: str) -> Any:
 
 
 def _places(tree: Any) -> Iterator[dict[str, Any]]:
+    """The objects in which a message names users: its own first, then whoever rated it, then whoever spoke in it."""
     for message in (tree, _inside(tree, "payload")):
-        for place in (_inside(message, "task_context"), _inside(message, "metadata"), message):
-            if isinstance(place, dict):
-                yield place
+        metadata = _inside(message, "metadata")
+        yield from _objects(_inside(message, "task_context"), metadata, message)
+        yield from _objects(*_listed(metadata, "feedback"))
+        for turn in _listed(message, "turns"):
+            observation = _inside(turn, "observation")
+            yield from _objects(turn, observation, _inside(observation, "context"))
+
+
+def _objects(*found: Any) -> Iterator[dict[str, Any]]:
+    return (place for place in found if isinstance(place, dict))
+
+
+def _listed(tree: Any, name: str) -> list[Any]:
+    found = _inside(tree, name)
+    return found if isinstance(found, list) else []
 
 
 def _ids(value: Any) -> Iterator[str]:

@@ -44,7 +44,7 @@ _READS_AS_PYTHON = re.compile(
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)")
 _FENCED_LANGUAGES = frozenset({"python", "py", "python3", "ipython"})
 _HERE_DOCUMENT = re.compile(r"<<-?[ \t]*(['\"]?)([A-Za-z_]\w*)\1")
-_WRITTEN_FILE = re.compile(r"(?:>|\btee\b(?:[ \t]+-a)?)[ \t]*['\"]?([^\s'\"<>|;&]+\.pyi?)\b")
+_WRITTEN_FILE = re.compile(r"(?:>|\btee\b(?:[ \t]+-a)?)[ \t]*['\"]?([^\s'\"<>|;&]{1,300}\.pyi?)\b")
 _PYTHON_PROGRAM = re.compile(r"\bpython[\d.]*\b")
 _NOTEBOOK_COMMAND = re.compile(r"^([ \t]*)(?:![\w./]|%%?[a-z_]+(?=[ \t]|$))[^\n]*$", re.MULTILINE)
 

@@ -4,6 +4,7 @@ A reward depends on what lies before it in the stream and never on when it is co
 again, in parts, or after a kill at any point: what is there already is left alone.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -40,6 +41,15 @@ _BATCH_SEQUENCES = 50_000
 
 
 @dataclass(frozen=True)
+class Measured:
+    """How many trajectories were measured."""
+
+    trajectories: int
+    unreadable: int
+    """Of them, those in which nothing but status and turns could be measured; the log says which, and why."""
+
+
+@dataclass(frozen=True)
 class ComputeReport:
     """What was computed of a range."""
 
@@ -59,23 +69,22 @@ def measure(
     checker: CodeChecker | None,
     now: datetime,
     reached: Callable[[str], None] = lambda _: None,
-) -> int:
-    """Measure the trajectories up to a sequence that were not, or not as they are now; returns how many.
+) -> Measured:
+    """Measure the trajectories up to a sequence that were not, or not as they are now.
 
     `last` must not lie beyond the ledger's watermark: what comes before a measured trajectory later counts as late.
     """
-    waiting = unmeasured(warehouse, stream, last)
+    waiting, unreadable = unmeasured(warehouse, stream, last), Counter[str]()
     for start in range(0, waiting.height, _BATCH_DOCUMENTS):
         some = waiting[start : start + _BATCH_DOCUMENTS]
         documents = documents_of(warehouse, some["trajectory_id"].to_list())
         # What was erased or judged anew meanwhile is not what was asked for.
-        late = some.select("trajectory_id", "ingest_revision", "is_late")
-        signals = signals_of(documents, checker).drop("is_late")
-        signals = signals.join(late, on=["trajectory_id", "ingest_revision"], maintain_order="left")
+        signals = signals_of(documents, checker, unreadable).drop("sequence", "stream_time", "is_late")
+        signals = signals.join(some, on=["trajectory_id", "ingest_revision"], maintain_order="left")
         if signals.height:
             write_signals(warehouse, signals, now)
         reached("after_signals")
-    return waiting.height
+    return Measured(waiting.height, unreadable.total())
 
 
 def compute_rewards(

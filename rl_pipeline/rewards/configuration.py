@@ -97,7 +97,8 @@ class RewardConfiguration:
     def _of_scores(self) -> dict[str, object]:
         return {
             "terms": {term.name: term.version for term in self.terms},
-            "options": asdict(self.options),
+            # The scanner decides what is measured, once, and not how it is scored.
+            "options": {name: value for name, value in asdict(self.options).items() if name != "security_scanner"},
             "baseline": self.baseline,
             "least_history": self.least_history,
         }

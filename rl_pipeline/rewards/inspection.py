@@ -87,7 +87,10 @@ def day_of_rewards(warehouse: Warehouse, stream: str, day: date, configuration: 
 
 
 def unrewarded(warehouse: Warehouse, stream: str, day: date, configuration: str, last: int) -> int:
-    """How many stored trajectories of a day, up to a sequence, have no reward under the configuration."""
+    """How many stored trajectories of a day, up to a sequence, have no reward under the configuration.
+
+    The reward may lie on another day: a trajectory keeps the place at which it was measured first.
+    """
     found = warehouse.query(
         """
         SELECT count() AS count FROM trajectories FINAL
@@ -95,7 +98,6 @@ def unrewarded(warehouse: Warehouse, stream: str, day: date, configuration: str,
             AND trajectory_id NOT IN (
                 SELECT trajectory_id FROM rewards
                 WHERE stream = {stream:String} AND configuration = {configuration:String}
-                    AND toDate(stream_time) = {day:Date}
             )
         """,
         {"stream": stream, "day": day.isoformat(), "configuration": configuration, "last": last},
@@ -103,37 +105,54 @@ def unrewarded(warehouse: Warehouse, stream: str, day: date, configuration: str,
     return int(found["count"][0])
 
 
-def days_to_score(warehouse: Warehouse, stream: str, configuration: str, last: int) -> list[date]:
+def days_to_score(warehouse: Warehouse, stream: str, last: int) -> list[date]:
     """The UTC days, oldest first, that have trajectories up to a sequence without a reward, or news of one that has.
 
-    News are feedback that came after the trajectory, and signals that say something else than before.
+    News are feedback that came after the trajectory, and signals that say something else than before. A reward under
+    any configuration counts: to score anew under another one is for people to decide.
     """
     found = warehouse.query(
         """
         SELECT toDate(stream_time) AS day FROM trajectories FINAL
         WHERE stream = {stream:String} AND sequence <= {last:UInt64} AND trajectory_id NOT IN (
-            SELECT trajectory_id FROM rewards WHERE stream = {stream:String} AND configuration = {configuration:String}
+            SELECT trajectory_id FROM rewards WHERE stream = {stream:String}
         )
         UNION DISTINCT
-        SELECT toDate(began) AS day
+        SELECT toDate(measured.began) AS day
         FROM (
-            SELECT trajectory_id, min(stream_time) AS began, uniqExact(content_hash) AS statements, max(is_late) AS late
-            FROM trajectory_signals WHERE stream = {stream:String} AND sequence <= {last:UInt64} GROUP BY trajectory_id
+            SELECT
+                trajectory_id, min(stream_time) AS began, max(is_late) AS late,
+                arraySort(groupUniqArray((ingest_revision, content_hash))) AS revisions,
+                1 + arrayCount((one, next) -> one.2 != next.2, arrayPopBack(revisions), arrayPopFront(revisions))
+                    AS statements
+            FROM (
+                SELECT trajectory_id, stream_time, is_late, ingest_revision, content_hash FROM trajectory_signals FINAL
+                WHERE stream = {stream:String} AND sequence <= {last:UInt64}
+            )
+            WHERE trajectory_id IN (
+                SELECT trajectory_id FROM trajectory_feedback FINAL
+                WHERE trajectory_id != '' AND verdict IN ('accepted', 'erased')
+                UNION DISTINCT
+                SELECT trajectory_id FROM trajectory_signals WHERE stream = {stream:String}
+                GROUP BY trajectory_id HAVING min(ingest_revision) < max(ingest_revision)
+            )
+            GROUP BY trajectory_id
         ) AS measured
         LEFT JOIN (
-            SELECT trajectory_id, groupArray((feedback_id, heard_at)) AS told FROM trajectory_feedback FINAL
-            WHERE verdict = 'accepted' GROUP BY trajectory_id
+            SELECT trajectory_id, groupArray((if(feedback_id = '', toString(sequence), feedback_id), heard_at)) AS told
+            FROM trajectory_feedback FINAL
+            WHERE trajectory_id != '' AND verdict IN ('accepted', 'erased') GROUP BY trajectory_id
         ) AS feedback USING (trajectory_id)
         INNER JOIN (
-            SELECT trajectory_id, max(revision) AS revision FROM rewards
-            WHERE stream = {stream:String} AND configuration = {configuration:String} GROUP BY trajectory_id
+            SELECT trajectory_id, max(revision) AS revision FROM rewards WHERE stream = {stream:String}
+            GROUP BY trajectory_id
         ) AS scored USING (trajectory_id)
         WHERE scored.revision + 1
             < measured.statements + measured.late
                 + length(arrayDistinct(arrayFilter(one -> one.2 > measured.began, feedback.told).1))
         ORDER BY day
         """,
-        {"stream": stream, "configuration": configuration, "last": last},
+        {"stream": stream, "last": last},
     )
     return [day for (day,) in found.iter_rows()]
 

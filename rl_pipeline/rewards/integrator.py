@@ -1,7 +1,8 @@
 """From one finished task to a reward for each agent that took part in it, at once and without a batch.
 
 For programs that report a task when it ends instead of publishing its trajectory. The raw reward comes from the same
-formulas as the batch terms, without normalisation: there is no window to compare with.
+formulas as the batch terms, without normalisation: there is no window to compare with. As there, a value of another
+type or out of its range is read as absent.
 """
 
 import hashlib
@@ -16,13 +17,23 @@ from typing import Any, Protocol
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.rewards import formulas
 from rl_pipeline.rewards.credit import assign_credit, coverage_game
-from rl_pipeline.rewards.document import turns_of
+from rl_pipeline.rewards.document import (
+    LARGEST_COUNT,
+    JsonObject,
+    as_count,
+    as_list,
+    as_number,
+    as_object,
+    as_text,
+    turns_of,
+)
 from rl_pipeline.rewards.shaping import shaped_rewards
 from rl_pipeline.rewards.steps import Calls, calls_made, count_calls, credits_of, steps_of
 
 TERMS = ("task_completion", "efficiency", "code_quality", "user_feedback", "answer_quality")
 """What a report of a finished task can be scored by; each score lies between 0 and 1."""
 
+_MOST_STARS = 5
 _SIGNAL_IDS = uuid.uuid5(uuid.NAMESPACE_URL, "rl-pipeline/reward-signal")
 
 
@@ -79,9 +90,7 @@ class RewardSignalIntegrator:
         `completion_percentage` and `subtasks` of its task), and may have `expected`, the output that was wanted, and
         `steps`, the turns as in a trajectory. Raises `InvalidTaskResult`.
         """
-        for name in ("task_type", "output", "agents", "metadata"):
-            if not result.get(name) and (name == "agents" or name not in result):
-                raise InvalidTaskResult(f"The result of task {task_id} has no {name}: add it.")
+        _require_parts(task_id, result)
         taken = measure_steps(result.get("steps") or [], result["agents"])
         scores = self._scores(result, taken)
         weight = math.fsum(self.weights[name] for name in scores)
@@ -102,7 +111,8 @@ class RewardSignalIntegrator:
             "user_feedback": _user_feedback(result["metadata"]),
             "answer_quality": _answer_quality(result),
         }
-        return {name: score for name, score in everything.items() if score is not None and self.weights.get(name)}
+        applying = {name: score for name, score in everything.items() if score is not None and self.weights.get(name)}
+        return {name: min(1.0, max(0.0, score)) for name, score in applying.items()}
 
     def _signals(
         self, task_id: str, result: Mapping[str, Any], taken: "TakenSteps", scores: Mapping[str, float], raw: float
@@ -112,6 +122,9 @@ class RewardSignalIntegrator:
         turn_rewards = shaped_rewards(taken.turn_potentials, raw, self.gamma)
         now = self.clock()
         report = _fingerprint(result)
+        # Whose task it was: the store replaces it, and erases by it.
+        user = as_text(as_object(result["metadata"]).get("user_id"))
+        known = {"user_id": user} if user else {}
         signals = []
         for agent in agents:
             own = [reward for actor, reward in zip(taken.turn_agents, turn_rewards, strict=True) if actor == agent]
@@ -123,7 +136,7 @@ class RewardSignalIntegrator:
                     raw_reward=raw,
                     shaped_reward=math.fsum(own) if turn_rewards else earned[agent],
                     credit_assigned=earned[agent],
-                    metadata={"task_type": result["task_type"], "scores": dict(scores), "turn_rewards": own},
+                    metadata={"task_type": result["task_type"], "scores": dict(scores), "turn_rewards": own, **known},
                     created_at=now,
                 )
             )
@@ -139,6 +152,26 @@ class TakenSteps:
     """For each step that was achieved, by whom."""
     turn_agents: list[str]
     turn_potentials: list[float]
+
+
+def _require_parts(task_id: str, result: Mapping[str, Any]) -> None:
+    """Raises `InvalidTaskResult` where a part without which there is no reward is missing or not what it should be."""
+    agents = result.get("agents")
+    named = isinstance(agents, list | tuple) and all(isinstance(agent, str) and agent for agent in agents)
+    usable = {
+        "task_type": isinstance(result.get("task_type"), str),
+        "output": "output" in result,
+        "agents": bool(agents) and named,
+        "metadata": isinstance(result.get("metadata"), dict),
+    }
+    wanted = {"task_type": "a text", "output": "what came out", "agents": "a list of ids", "metadata": "an object"}
+    for name, is_usable in usable.items():
+        if not is_usable:
+            raise InvalidTaskResult(f"The result of task {task_id} has no {name} of use: add {wanted[name]}.")
+    if len(set(result["agents"])) < len(result["agents"]):
+        raise InvalidTaskResult(f"The result of task {task_id} names an agent twice: name every agent once.")
+    if not isinstance(result.get("steps") or [], list | tuple):
+        raise InvalidTaskResult(f"The steps of task {task_id} are no list: add them as turns of a trajectory.")
 
 
 def measure_steps(reported: Sequence[Mapping[str, Any]], agents: Sequence[str]) -> TakenSteps:
@@ -160,13 +193,13 @@ def measure_steps(reported: Sequence[Mapping[str, Any]], agents: Sequence[str]) 
 def _task_completion(result: Mapping[str, Any], taken: TakenSteps) -> float | None:
     """How far the task was done, by its status or subtasks, else by how much of the expected output there is."""
     metadata = result["metadata"]
-    percentage = metadata.get("completion_percentage")
-    subtasks = [subtask.get("status") for subtask in metadata.get("subtasks") or []]
+    percentage = as_number(metadata.get("completion_percentage"), 0, 100)
+    subtasks = [as_object(subtask).get("status") for subtask in as_list(metadata.get("subtasks"))]
     score = formulas.outcome(
-        metadata.get("task_status") or "",
+        as_text(metadata.get("task_status")),
         None if percentage is None else percentage / 100,
         subtasks=len(subtasks),
-        subtasks_done=sum({"success": 1.0, "partial": 0.5}.get(status, 0.0) for status in subtasks),
+        subtasks_done=subtasks.count("success") + 0.5 * subtasks.count("partial"),
         failed_calls=taken.calls.failed_calls,
         distinct_calls=taken.calls.distinct_calls,
     )
@@ -175,34 +208,36 @@ def _task_completion(result: Mapping[str, Any], taken: TakenSteps) -> float | No
     return score
 
 
-def _efficiency(metadata: Mapping[str, Any], taken: TakenSteps, usual: formulas.Usual) -> float | None:
+def _efficiency(metadata: JsonObject, taken: TakenSteps, usual: formulas.Usual) -> float | None:
     if not taken.turn_agents:
         return None
-    seconds, tokens = metadata.get("seconds") or 0.0, metadata.get("total_tokens")
+    seconds = as_number(metadata.get("seconds"), 0, LARGEST_COUNT) or 0.0
     calls, redundant = taken.calls.calls, taken.calls.redundant_calls
     return formulas.run_efficiency(
-        *(len(taken.turn_agents), seconds, tokens, usual),
-        status=metadata.get("task_status") or "",
+        *(len(taken.turn_agents), seconds, as_count(metadata.get("total_tokens")), usual),
+        status=as_text(metadata.get("task_status")),
         calls=calls,
         redundant_calls=redundant,
     )
 
 
-def _code_quality(metadata: Mapping[str, Any]) -> float | None:
+def _code_quality(metadata: JsonObject) -> float | None:
     """What was reported of the code; where nothing was, nobody says that there is code."""
-    lint = (metadata.get("linter_results") or {}).get("score")
-    tests = metadata.get("test_results") or {}
-    critical = (metadata.get("security_results") or {}).get("critical_issues")
-    pass_rate = tests["passed"] / tests["total"] if tests.get("total") else None
+    lint = as_number(as_object(metadata.get("linter_results")).get("score"), 0, 10)
+    critical = as_count(as_object(metadata.get("security_results")).get("critical_issues"))
+    tests = as_object(metadata.get("test_results"))
+    passed, total = as_count(tests.get("passed")), as_count(tests.get("total"))
+    pass_rate = min(1.0, passed / total) if passed is not None and total else None
     return formulas.code_quality(lint, pass_rate, critical, has_code=(lint, pass_rate, critical) != (None, None, None))
 
 
-def _user_feedback(metadata: Mapping[str, Any]) -> float:
-    given = metadata.get("feedback") or []
+def _user_feedback(metadata: JsonObject) -> float:
+    given = [as_object(opinion) for opinion in as_list(metadata.get("feedback"))]
+    ratings = [as_count(opinion.get("rating")) or 0 for opinion in given]
     return formulas.user_feedback(
-        [opinion.get("kind") or "" for opinion in given],
-        [opinion.get("rating") or 0 for opinion in given],
-        [opinion.get("user_id") or "" for opinion in given],
+        [as_text(opinion.get("kind")) for opinion in given],
+        [rating if rating <= _MOST_STARS else 0 for rating in ratings],
+        [as_text(opinion.get("user_id")) for opinion in given],
         abandoned=metadata.get("task_status") == "abandoned",
     )
 
@@ -226,5 +261,8 @@ def _similarity(result: Mapping[str, Any]) -> float | None:
 
 def _fingerprint(value: object) -> str:
     """Equal for equal JSON, whatever the order of its keys."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+    try:
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidTaskResult("The result of the task is no JSON: leave out what nests too deep.") from error
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

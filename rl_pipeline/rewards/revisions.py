@@ -2,8 +2,9 @@
 
 What happens to a trajectory, in order of time: its first signals (revision 0, with the feedback that the stream stamped
 no later than the trajectory's own message); each later feedback message; each restatement (signals of a newer ingest
-revision whose content differs). Each is a revision, with the newest signals and all feedback up to it. A trajectory
-that was late has no revision 0: it begins at 1, and is never history for others.
+revision whose content differs). Each is a revision, with the newest signals and all feedback up to it. Feedback that
+was erased remains an event without an opinion, so that what came after it keeps its number. A trajectory that was late
+has no revision 0: it begins at 1, and is never history for others.
 """
 
 import polars as pl
@@ -17,7 +18,9 @@ FEEDBACK = {
     "rating": pl.UInt8,
     "user": pl.String,
 }
-"""The columns of feedback messages that count here, as their stream has them; `rating` is 0 where there is none."""
+"""The columns of feedback messages that count here, as their stream has them; `rating` is 0 where there is none.
+
+What was erased has an empty `kind`."""
 
 _READING = {"stream", "sequence", "stream_time", "ingest_revision", "is_late", "user", "measured_at"}
 """Columns that say how a trajectory was read, or whose it was (under the key of the day), not what it was."""
@@ -30,16 +33,16 @@ def revisions(signals: pl.DataFrame, feedback: pl.DataFrame) -> pl.DataFrame:
 
     `signals` has the columns of `SIGNALS` and `measured_at` (when signals of this ingest revision were first stored,
     which is when a restatement happened), with all ingest revisions of the trajectories. `feedback` has the columns
-    `FEEDBACK`; the same feedback_id again is the same feedback, and feedback whose trajectory is not among the signals
-    waits for it. A trajectory keeps the place in the stream that it had first. The rows are sorted by sequence and
-    revision, and have no `measured_at`.
+    `FEEDBACK`; the same feedback_id again is the same feedback, if it is not empty, and feedback whose trajectory is
+    not among the signals waits for it. A trajectory keeps the place in the stream that it had first. The rows are
+    sorted by sequence and revision, and have no `measured_at`.
     """
     statements = _statements(signals)
     first = statements.filter(pl.col("statement") == 0).select("trajectory_id", began="stream_time", late="is_late")
     messages = (
         feedback.select(*FEEDBACK)
         .sort("stream_time", "sequence")
-        .unique("feedback_id", keep="first", maintain_order=True)
+        .filter(pl.col("feedback_id").is_first_distinct() | (pl.col("feedback_id") == ""))
         .join(first, on="trajectory_id", maintain_order="left")
     )
     events = _events(statements, messages)

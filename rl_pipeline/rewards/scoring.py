@@ -30,7 +30,7 @@ from rl_pipeline.rewards.normalization import (
     weighted_mean,
 )
 from rl_pipeline.rewards.shaping import scaled_lists, shaped_reward_lists
-from rl_pipeline.rewards.term import NEUTRAL, Term, TermOptions, score_of
+from rl_pipeline.rewards.term import NEUTRAL, Term, TermError, TermOptions, score_of
 
 _REWARD_IDS = uuid.UUID("5a2f7c1e-7d0b-5e7f-9b0a-6f1f4b8f3c11")
 _ABSENT = -1
@@ -225,7 +225,13 @@ def _judge(term: Term, weight: float, batch: pl.DataFrame, options: TermOptions)
     said = score_of(term, batch, options)
     scores = said["score"].to_numpy()  # null is NaN here, which no term may give
     applies = ~np.isnan(scores)
-    units = (np.where(applies, scores, term.low) - term.low) / (term.high - term.low)
+    with np.errstate(all="ignore"):
+        units = (np.where(applies, scores, term.low) - term.low) / (term.high - term.low)
+    if not np.isfinite(units).all():
+        raise TermError(
+            f"scores of the reward term {term.name!r} have no place in its range [{term.low}, {term.high}]: "
+            "give it a low below its high, less far apart"
+        )
     evidence = pc.fill_null(said["evidence"].rechunk().to_arrow(compat_level=pl.CompatLevel.oldest()), "")
     return _Judged(term.name, weight, scores, evidence, applies, units, fixed_point(units))
 
@@ -283,7 +289,7 @@ def _rewards(
     total = weighted_mean([Part(j.weight, v, j.applies) for j, v in zip(judged, levels, strict=True)], weight)
     pairs = zip(batch["trajectory_id"], batch["revision"], strict=True)
     ids = [reward_id(trajectory, configuration.hash, revision) for trajectory, revision in pairs]
-    kept = ("trajectory_id", "sequence", "stream_time", "session_id", "task_type", "model_version")
+    kept = ("trajectory_id", "sequence", "stream_time", "session_id", "task_id", "task_type", "model_version")
     named = {"method": configuration.method, "configuration": configuration.hash}
     return pl.DataFrame(
         [
@@ -298,6 +304,7 @@ def _rewards(
             pl.Series("reward_id", ids, dtype=pl.String),
             batch["agents"],
             scaled_lists(batch["credit_shares"], raw).alias("credits"),
+            batch["turn_agents"],
             shaped_reward_lists(batch["turn_potentials"], pl.Series(raw), configuration.gamma).alias("turn_rewards"),
         ]
     )

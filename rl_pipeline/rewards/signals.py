@@ -2,14 +2,17 @@
 
 `SIGNALS` is the schema of the frame and of the table `trajectory_signals`. Nothing here is a judgement: what a fact is
 worth is for the terms to say. Whatever an open object of a document holds, a signal is null, empty or 0, and no error.
+Should measuring fail all the same, that document alone is measured as empty, but for its turns and agents; it is logged
+and counted, and the others are measured as ever.
 
 **Corrections shown** are different messages of the user, after the first turn, that ask for rework in words which
 rarely mean anything else (`_REWORK`). Only what the user was observed to say counts, never the agent's own words.
 **Votes**: one is right when it says `correct: true`, or was cast for the agent that gave the final response.
 """
 
-import itertools
+import logging
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -35,6 +38,8 @@ from rl_pipeline.rewards.formulas import answer_depth, answer_similarity, answer
 from rl_pipeline.rewards.linting import CodeChecker, Verdict, critical_findings, gate, lint_score
 from rl_pipeline.rewards.steps import calls_made, count_calls, credits_of, steps_of
 from rl_pipeline.rewards.tests_found import NO_TESTS_RAN, find_tests
+
+_log = logging.getLogger(__name__)
 
 _IDENTITY: dict[str, pl.DataType] = {
     "trajectory_id": pl.String(),
@@ -108,12 +113,14 @@ _REWORK = re.compile(
 )
 
 
-def signals_of(rows: pl.DataFrame, checker: CodeChecker | None) -> pl.DataFrame:
+def signals_of(rows: pl.DataFrame, checker: CodeChecker | None, unmeasured: Counter[str] | None = None) -> pl.DataFrame:
     """The signals of rows of the table `trajectories`, in their order. Without a checker code is parsed, not linted.
 
     Columns keep what ingest made of them; the rest is read from `document`. New code of all rows is linted together.
+    Documents whose measuring failed are counted in `unmeasured`, by the class of the error.
     """
-    measured = _measure_all(map(_read, rows["document"]), checker)
+    documents = zip(rows["trajectory_id"], map(_read, rows["document"]), strict=True)
+    measured = _measure_all(documents, checker, Counter() if unmeasured is None else unmeasured)
     frame = pl.DataFrame([_column(name, kind, [each[name] for each in measured]) for name, kind in _MEASURED.items()])
     duration = pl.col("ended_at").cast(pl.Datetime("ms", "UTC")) - pl.col("started_at").cast(pl.Datetime("ms", "UTC"))
     identity = rows.with_columns(
@@ -130,7 +137,7 @@ def signals_of_one(
     trajectory: JsonObject, checker: CodeChecker | None = None, columns: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """The signals of one document as a row. `columns` has what only the stream and ingest know, by signal's name."""
-    [measured] = _measure_all([trajectory], checker)
+    [measured] = _measure_all([(as_text(trajectory.get("trajectory_id")), trajectory)], checker, Counter())
     task, metadata = as_object(trajectory.get("task_context")), as_object(trajectory.get("metadata"))
     domain = as_text(task.get("domain")) or "general"
     start, end = (_moment(trajectory.get(name)) for name in ("start_timestamp", "end_timestamp"))
@@ -158,18 +165,62 @@ def signals_of_one(
     return {name: row[name] for name in SIGNALS}
 
 
-def _measure_all(trajectories: Iterable[JsonObject], checker: CodeChecker | None) -> list[dict[str, Any]]:
+def _measure_all(
+    trajectories: Iterable[tuple[str, JsonObject]], checker: CodeChecker | None, unmeasured: Counter[str]
+) -> list[dict[str, Any]]:
     """The measured signals of each trajectory. Only its code is kept in mind, so that many documents fit."""
-    measured, code = list[dict[str, Any]](), list[list[Snippet]]()
-    for trajectory in trajectories:
+    measured, code, names = list[dict[str, Any]](), list[list[Snippet]](), list[str]()
+    for name, trajectory in trajectories:
         turns = turns_of(trajectory)
-        code.append(find_code(turns))
-        measured.append(_measure(trajectory, turns, code[-1]))
-    snippets = [snippet for each in code for snippet in each]
-    verdicts = iter(checker.check(snippets) if checker else map(gate, snippets))
-    for row, its_code in zip(measured, code, strict=True):
-        _add_verdicts(row, list(itertools.islice(verdicts, len(its_code))))
+        try:
+            snippets = find_code(turns)
+            row = _measure(trajectory, turns, snippets)
+        except Exception as error:  # noqa: BLE001 - one document must not stop the scoring of all others
+            snippets, row = [], _unmeasured(turns)
+            _count_failure(name, error, unmeasured)
+        names.append(name)
+        code.append(snippets)
+        measured.append(row)
+    for name, row, verdicts in zip(names, measured, _verdicts(code, checker), strict=True):
+        if isinstance(verdicts, Exception):
+            _count_failure(name, verdicts, unmeasured)
+        _add_verdicts(row, [] if isinstance(verdicts, Exception) else verdicts)
     return measured
+
+
+def _unmeasured(turns: Sequence[Turn]) -> dict[str, Any]:
+    """What is left to say of a document that cannot be measured."""
+    return _measure({}, [], []) | {"turns": len(turns)} | credits_of(turns, [])._asdict()
+
+
+def _count_failure(name: str, error: Exception, unmeasured: Counter[str]) -> None:
+    """The error's text may quote the document, so only its class is told."""
+    unmeasured[type(error).__name__] += 1
+    _log.warning("trajectory %.100r was not measured: %s", name, type(error).__name__)
+
+
+def _verdicts(code: Sequence[list[Snippet]], checker: CodeChecker | None) -> list[list[Verdict] | Exception]:
+    """The verdicts on the code of each trajectory, asked for together; where that fails, one by one.
+
+    An `OSError` is raised: a full disk is no fault of a document, and tomorrow the same code can be judged.
+    """
+
+    def judge(snippets: Sequence[Snippet]) -> list[Verdict]:
+        return checker.check(snippets) if checker else [gate(snippet) for snippet in snippets]
+
+    def judge_alone(snippets: Sequence[Snippet]) -> list[Verdict] | Exception:
+        try:
+            return judge(snippets)
+        except OSError:
+            raise
+        except Exception as error:  # noqa: BLE001 - see _measure_all
+            return error
+
+    together = judge_alone([snippet for snippets in code for snippet in snippets])
+    if isinstance(together, Exception):
+        return [judge_alone(snippets) for snippets in code]
+    each = iter(together)
+    return [[next(each) for _ in snippets] for snippets in code]
 
 
 def _column(name: str, kind: pl.DataType, values: list[Any]) -> pl.Series:
@@ -273,7 +324,9 @@ def _coordination(coordination: JsonObject, final: Turn | None) -> dict[str, Any
     winner = final.agent if final else None
     cast = coordination.get("votes")
     votes = [vote for vote in map(as_object, as_list(cast)) if {"correct", "vote_for"} & vote.keys()]
-    right = sum(vote["correct"] is True if "correct" in vote else vote["vote_for"] == winner for vote in votes)
+    right = sum(
+        vote["correct"] is True if "correct" in vote else bool(winner) and vote["vote_for"] == winner for vote in votes
+    )
     consensus = coordination.get("consensus")
     return {
         "rounds": as_count(coordination.get("rounds")),

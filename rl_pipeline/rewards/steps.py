@@ -103,11 +103,13 @@ def count_calls(made: Sequence[MadeCall]) -> Calls:
 def steps_of(turns: Sequence[Turn], made: Sequence[MadeCall]) -> list[Step]:
     """The steps in the order in which they were first achieved."""
     steps: dict[CallKey, Step] = {}
+    credited: set[tuple[int, str]] = set()
     for call in made:
         if call.result is None:
             continue
         step = steps.setdefault(call.key, Step(call.place, call.result, []))
-        if step.result == call.result and call.turn.agent not in step.agents:
+        if step.result == call.result and (step.turn, call.turn.agent) not in credited:
+            credited.add((step.turn, call.turn.agent))
             step.agents.append(call.turn.agent)
     responses = [place for place, turn in enumerate(turns) if turn.action == "response"]
     final = [Step(place, b"", [turns[place].agent]) for place in responses[-1:] if turns[place].succeeded]

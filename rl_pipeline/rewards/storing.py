@@ -17,9 +17,10 @@ from rl_pipeline.stores.warehouse import Warehouse
 _IDS_PER_QUERY = 500
 _TYPES_PER_QUERY = 50
 
+# What was erased has no content, but it was heard: without it the revisions after it would have other numbers.
 _FEEDBACK = """
     SELECT trajectory_id, sequence, heard_at AS stream_time, feedback_id, given_at, kind, rating, user, turn_id
-    FROM trajectory_feedback FINAL WHERE verdict = 'accepted'
+    FROM trajectory_feedback FINAL WHERE verdict IN ('accepted', 'erased') AND trajectory_id != ''
 """
 _MEASURED_IDS = """
     SELECT trajectory_id FROM trajectory_signals
@@ -63,27 +64,30 @@ def read_signals(warehouse: Warehouse, stream: str, first: int, last: int) -> pl
 def unmeasured(warehouse: Warehouse, stream: str, last: int) -> pl.DataFrame:
     """The stored trajectories up to a sequence that have no signals of their ingest revision, in the stream's order.
 
-    Columns: trajectory_id, sequence, ingest_revision, is_late. Measure and write them in this order: one that was never
-    measured before and has measured ones after it is late.
+    Columns: trajectory_id, sequence, stream_time, ingest_revision, is_late. Measure and write them in this order: one
+    that was never measured before and has measured ones after it is late. One that was measured keeps its place, also
+    where another sequence has brought it since: its rewards are known by it.
     """
     return warehouse.query(
         """
         WITH (SELECT max(sequence) FROM trajectory_signals WHERE stream = {stream:String}) AS measured_up_to
         SELECT
-            trajectory_id, sequence, revision AS ingest_revision,
-            if(measured.revisions > 0, measured.was_late, sequence < measured_up_to) AS is_late
+            trajectory_id,
+            if(empty(seen), stored_at, place.1) AS sequence,
+            if(empty(seen), stored_time, place.2) AS stream_time,
+            revision AS ingest_revision,
+            if(empty(seen), stored_at <= measured_up_to, place.3) AS is_late
         FROM (
-            SELECT trajectory_id, sequence, revision FROM trajectories FINAL
+            SELECT trajectory_id, sequence AS stored_at, stream_time AS stored_time, revision FROM trajectories FINAL
             WHERE stream = {stream:String} AND sequence <= {last:UInt64}
         ) AS stored
         LEFT JOIN (
             SELECT
-                sequence, count() AS revisions, argMin(trajectory_signals.is_late, ingest_revision) AS was_late,
-                groupUniqArray(ingest_revision) AS seen
-            FROM trajectory_signals WHERE stream = {stream:String} AND sequence <= {last:UInt64}
-            GROUP BY sequence
-        ) AS measured USING (sequence)
-        WHERE NOT has(measured.seen, revision)
+                trajectory_id, groupUniqArray(ingest_revision) AS seen,
+                argMin((sequence, stream_time, is_late), (ingest_revision, measured_at)) AS place
+            FROM trajectory_signals WHERE stream = {stream:String} GROUP BY trajectory_id
+        ) AS measured USING (trajectory_id)
+        WHERE NOT has(seen, revision)
         ORDER BY sequence
         """,
         {"stream": stream, "last": last},
@@ -169,21 +173,29 @@ def history_frames(
     baseline: int = 200,
 ) -> HistoryFrames:
     """What trajectories of these task types from a sequence on are compared with."""
-    frames = [
-        _history_frames(
-            warehouse,
-            {
-                "stream": stream,
-                "hash": scores_hash,
-                "types": list(task_types[start : start + _TYPES_PER_QUERY]),
-                "before": before_sequence,
-                "window": window,
-                "baseline": baseline,
-            },
+    # Each query sorts everything there is, and task types are free text: many are not asked for one part at a time.
+    every = len(task_types) > _TYPES_PER_QUERY
+    found = _history_frames(
+        warehouse,
+        {
+            "stream": stream,
+            "hash": scores_hash,
+            "every": every,
+            "types": [] if every else list(task_types),
+            "before": before_sequence,
+            "window": window,
+            "baseline": baseline,
+        },
+    )
+    if not every:
+        return found
+    wanted = pl.DataFrame({"task_type": task_types}, {"task_type": pl.String}).unique()
+    return HistoryFrames(
+        *(
+            frame.join(wanted, on="task_type", how="semi", maintain_order="left")
+            for frame in (found.scores, found.signals)
         )
-        for start in range(0, max(1, len(task_types)), _TYPES_PER_QUERY)
-    ]
-    return HistoryFrames(pl.concat(one.scores for one in frames), pl.concat(one.signals for one in frames))
+    )
 
 
 def write_rewards(warehouse: Warehouse, stream: str, rewards: pl.DataFrame, scored_at: datetime) -> None:
@@ -267,7 +279,7 @@ def remember_configuration(
 
 
 def feedback_of(warehouse: Warehouse, trajectory_ids: Sequence[str]) -> pl.DataFrame:
-    """The accepted feedback on the trajectories, in the order of its stream."""
+    """The feedback on the trajectories, accepted or erased since, in the order of its stream."""
     return pl.concat(
         warehouse.query(
             f"{_FEEDBACK} AND trajectory_id IN {{ids:Array(String)}}",
@@ -278,7 +290,7 @@ def feedback_of(warehouse: Warehouse, trajectory_ids: Sequence[str]) -> pl.DataF
 
 
 def feedback_on(warehouse: Warehouse, stream: str, first: int, last: int) -> pl.DataFrame:
-    """The accepted feedback on the measured trajectories of a range of sequences, in the order of its stream."""
+    """The feedback on the measured trajectories of a range of sequences, accepted or erased since, in its order."""
     return warehouse.query(
         "\n".join((_FEEDBACK, "AND trajectory_id IN (", _MEASURED_IDS, ") ORDER BY sequence")),
         {"stream": stream, "first": first, "last": last},
@@ -286,7 +298,7 @@ def feedback_on(warehouse: Warehouse, stream: str, first: int, last: int) -> pl.
 
 
 def feedback_between(warehouse: Warehouse, stream: str, first: int, last: int) -> pl.DataFrame:
-    """The accepted feedback of a range of sequences of the feedback stream, in its order."""
+    """The feedback of a range of sequences of the feedback stream, accepted or erased since, in its order."""
     return warehouse.query(
         f"{_FEEDBACK} AND stream = {{stream:String}} AND sequence BETWEEN {{first:UInt64}} AND {{last:UInt64}} "
         "ORDER BY sequence",
@@ -301,7 +313,7 @@ def _history_frames(warehouse: Warehouse, parameters: dict[str, object]) -> Hist
         FROM (
             SELECT task_type, sequence, term, unit FROM reward_scores FINAL ARRAY JOIN terms AS term, units AS unit
             WHERE scores_hash = {hash:String} AND stream = {stream:String}
-                AND task_type IN {types:Array(String)} AND sequence < {before:UInt64}
+                AND ({every:Bool} OR task_type IN {types:Array(String)}) AND sequence < {before:UInt64}
             ORDER BY sequence DESC LIMIT {window:UInt32} BY task_type, term
         )
         GROUP BY task_type, sequence ORDER BY task_type, sequence
@@ -317,7 +329,7 @@ def _history_frames(warehouse: Warehouse, parameters: dict[str, object]) -> Hist
             WHERE stream = {stream:String} AND sequence < {before:UInt64}
             ORDER BY sequence, ingest_revision LIMIT 1 BY sequence
         )
-        WHERE NOT is_late AND task_type IN {types:Array(String)}
+        WHERE NOT is_late AND ({every:Bool} OR task_type IN {types:Array(String)})
         ORDER BY sequence LIMIT {baseline:UInt32} BY task_type
         """,
         parameters,

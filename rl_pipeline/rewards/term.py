@@ -162,6 +162,6 @@ def _load(found: EntryPoint) -> Term:
             f"{found.value} is no reward term: it must return an object with the name {found.name!r}, low, high, "
             f"a source ({', '.join(get_args(Source))}), a version and score()"
         )
-    if not (isfinite(term.low) and isfinite(term.high) and term.low < term.high):
+    if not (isfinite(term.high - term.low) and term.low < term.high):
         raise TermError(f"the reward term {term.name!r} has no range: give it a low below its high, both finite")
     return term

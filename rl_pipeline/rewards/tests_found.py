@@ -14,7 +14,7 @@ that did gives way to the run before the change: it stands against the trajector
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -30,23 +30,39 @@ _READ_CHARACTERS = 40_000
 
 _COMMAND_CHARACTERS = 16_000
 
+_MOST_WRITTEN = 10_000
+"""Summaries of the agent's own that are remembered; who writes more is not believed any."""
+
 _SIGNS = ("passed", "failed", " skipped", " error", "Ran ", "tests ran", "--- PASS", "ok  \t", "FAIL\t", "?   \t")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _COUNT = re.compile(r"(\d{1,9}) (passed|failed|errors?|xpassed|total)\b")
-_PYTEST = re.compile(
-    r"^=*[ ]?(no tests ran|\d{1,9} (?:passed|failed|errors?|skipped|xfailed|xpassed|deselected|warnings?|rerun)\b"
-    r"[^\n=]{0,200}?) in \d+(?:\.\d+)? ?s",
-    re.MULTILINE,
+_PYTEST_SUMMARY = (
+    r"(no tests ran|\d{1,9}+ (?:passed|failed|errors?|skipped|xfailed|xpassed|deselected|warnings?|rerun)\b"
+    r"(?:, \d{1,9}+ [a-z]{1,20}+(?: (?!in )[a-z]{1,20}+)?){0,9}+) in \d{1,9}(?:\.\d{1,9})? ?s"
 )
-_UNITTEST = re.compile(
-    r"^Ran (\d{1,9}) tests? in [\d.]+s\s+(OK|FAILED|NO TESTS RAN)(?: \(([^)\n]{0,200})\))?", re.MULTILINE
-)
+_UNITTEST_SUMMARY = r"Ran (\d{1,9}) tests? in [\d.]{1,20}s\s{1,20}(OK|FAILED|NO TESTS RAN)(?: \(([^)\n]{0,200})\))?"
+_JEST_SUMMARY = r"Tests:[ ]{1,20}(\d[^\n]{0,200}?\d{1,9} total)"
+_VITEST_SUMMARY = r"Tests[ ]{1,20}(\d[^\n()]{0,200})\(\d{1,9}\)"
+_CARGO_SUMMARY = r"test result: \w{1,20}\. (\d{1,9}) passed; (\d{1,9}) failed;[\w ;.]{0,200}"
+_GO_TEST_SUMMARY = r"--- (PASS|FAIL): \w{1,200}"
+_GO_PACKAGE_SUMMARY = r"(ok|FAIL|\?)[ ]{0,3}\t\S{1,300}[ \t]{1,20}(\d[\d.]{0,20}s|\(cached\)|\[[^\]\n]{0,200}\])"
+
+_PYTEST = re.compile(rf"^=*[ ]?{_PYTEST_SUMMARY}", re.MULTILINE)
+_UNITTEST = re.compile(rf"^{_UNITTEST_SUMMARY}", re.MULTILINE)
 _UNITTEST_PART = re.compile(r"(failures|errors|skipped|unexpected successes)=(\d{1,9})")
-_JEST = re.compile(r"^[ \t]*Tests:[ ]+(\d[^\n]{0,200}\d{1,9} total)", re.MULTILINE)
-_VITEST = re.compile(r"^[ \t]*Tests[ ]+(\d[^\n()]{0,200})\(\d{1,9}\)", re.MULTILINE)
-_CARGO = re.compile(r"^test result: \w+\. (\d{1,9}) passed; (\d{1,9}) failed;[^\n]*", re.MULTILINE)
-_GO_TEST = re.compile(r"^--- (PASS|FAIL): \S+", re.MULTILINE)
-_GO_PACKAGE = re.compile(r"^(ok|FAIL|\?)[ ]*\t\S+[ \t]+((?:\d[\d.]*s|\(cached\)|\[)[^\n]*)$", re.MULTILINE)
+_JEST = re.compile(rf"^[ \t]*{_JEST_SUMMARY}", re.MULTILINE)
+_VITEST = re.compile(rf"^[ \t]*{_VITEST_SUMMARY}", re.MULTILINE)
+_CARGO = re.compile(rf"^{_CARGO_SUMMARY}", re.MULTILINE)
+_GO_TEST = re.compile(rf"^{_GO_TEST_SUMMARY}", re.MULTILINE)
+_GO_PACKAGE = re.compile(rf"^{_GO_PACKAGE_SUMMARY}([^\n]*)$", re.MULTILINE)
+_WRITTEN_SUMMARIES = tuple(
+    re.compile(summary)
+    for summary in (
+        *(_PYTEST_SUMMARY, _UNITTEST_SUMMARY, _JEST_SUMMARY, _VITEST_SUMMARY),
+        *(_CARGO_SUMMARY, _GO_TEST_SUMMARY, _GO_PACKAGE_SUMMARY),
+    )
+)
+"""The same anywhere in a line, since code that prints a summary has it in quotes."""
 
 _NAME = r"[^\s/'\"<>|;&]{1,120}"
 _TEST_FILE = (
@@ -111,14 +127,14 @@ def find_tests(turns: Sequence[Turn], snippets: Sequence[Snippet]) -> TestsFound
     """What the tests of the trajectory said; `snippets` is its own code."""
     last: Run | None = None
     before_change: Run | None = None
-    written: list[str] = []
+    written = _Written()
     output: Any = None
     for turn in turns:
-        if turn.observed == "tool_result" and turn.observation != output:
+        if turn.observed == "tool_result" and not (isinstance(output, str) and turn.observation == output):
             last = _newer(last, read_run(turn.observation, written))
         if turn.action != "tool_call":
             continue
-        written += texts_of(turn.arguments)
+        written.add(turn.arguments)
         if last and last.rate < (before_change.rate if before_change else 1.0):
             before_change = last if writes_tests(turn.tool, turn.arguments) else before_change
         output = turn.output
@@ -126,8 +142,8 @@ def find_tests(turns: Sequence[Turn], snippets: Sequence[Snippet]) -> TestsFound
     return _judged(last, before_change, snippets) if last else TestsFound(None, "")
 
 
-def read_run(output: Any, written: Sequence[str] = ()) -> Run | None:
-    """The last run that the output of a tool tells of, unless the agent had `written` that summary itself."""
+def read_run(output: Any, written: Container[str] = ()) -> Run | None:
+    """The last run that the output of a tool tells of, unless its summary is among those that the agent had written."""
     if isinstance(output, str):
         return _run_in(output, written)
     runs = [run for text in texts_of(output) if (run := _run_in(text, written))]
@@ -136,7 +152,7 @@ def read_run(output: Any, written: Sequence[str] = ()) -> Run | None:
 
 def writes_tests(tool: str, arguments: JsonObject) -> bool:
     """Whether a call changes files of tests, by its path or by what it gives to a shell, an interpreter or a patch."""
-    if _IS_TEST_FILE.match(path_of(arguments)) and arguments.get("command") not in _READING:
+    if _IS_TEST_FILE.match(path_of(arguments)) and as_text(arguments.get("command")) not in _READING:
         return bool(_WRITING_TOOL.search(tool)) or not _WRITING_KEYS.isdisjoint(arguments)
     patterns = (_WRITTEN_BY_SHELL, _WRITTEN_BY_PYTHON, _WRITTEN_BY_PATCH)
     texts = [*commands_of(arguments), *(text for key in _PATCH_KEYS if (text := as_text(arguments.get(key))))]
@@ -162,16 +178,53 @@ def _judged(last: Run, before_change: Run | None, snippets: Sequence[Snippet]) -
     return TestsFound(last, ASSERT_NOTHING if checks and 2 * empty >= len(checks) else "")
 
 
-def _run_in(text: str, written: Sequence[str]) -> Run | None:
-    text = text[-_READ_CHARACTERS:]
-    for sign in _SIGNS:  # a loop, since this runs over every output: a generator would take twice the time
+class _Written:
+    """The summaries that stand in the arguments of an agent's calls. Each text is read once, and only if need be."""
+
+    def __init__(self) -> None:
+        self._unread: list[JsonObject] = []
+        self._summaries: set[str] = set()
+
+    def add(self, arguments: JsonObject) -> None:
+        """Take note of what a call was given."""
+        self._unread.append(arguments)
+
+    def __contains__(self, summary: object) -> bool:
+        """Whether the agent wrote the summary, word for word."""
+        for arguments in self._unread:
+            for text in texts_of(arguments):
+                self._read(text)
+        self._unread.clear()
+        return summary in self._summaries or len(self._summaries) >= _MOST_WRITTEN
+
+    def _read(self, text: str) -> None:
+        if not _has_a_sign(text):
+            return
+        text = _plain(text)
+        for pattern in _WRITTEN_SUMMARIES:
+            position = 0
+            while len(self._summaries) < _MOST_WRITTEN and (found := pattern.search(text, position)):
+                self._summaries.add(found[0].strip())
+                position = found.start() + 1  # a summary may begin within another one
+
+
+def _has_a_sign(text: str) -> bool:
+    for sign in _SIGNS:  # noqa: SIM110 - this runs over every output, and a generator would take twice the time
         if sign in text:
-            break
-    else:
+            return True
+    return False
+
+
+def _plain(text: str) -> str:
+    return _COLOURS.sub("", text).replace("\r\n", "\n")
+
+
+def _run_in(text: str, written: Container[str]) -> Run | None:
+    text = text[-_READ_CHARACTERS:]
+    if not _has_a_sign(text):
         return None
-    text = _COLOURS.sub("", text).replace("\r\n", "\n")
-    found = [summary for read in _READERS for summary in read(text)]
-    honest = [summary for summary in found if not any(summary.text in own for own in written)]
+    found = [summary for read in _READERS for summary in read(_plain(text))]
+    honest = [summary for summary in found if summary.text not in written]
     if not honest:
         return None
     newest = max(honest, key=lambda summary: summary.place)
@@ -209,7 +262,7 @@ def _javascript(text: str) -> Iterator[_Summary]:
 def _cargo(text: str) -> Iterator[_Summary]:
     for found in _CARGO.finditer(text):
         passed, failed = int(found[1]), int(found[2])
-        yield _Summary("cargo", found.start(), found[0], Run(passed, passed + failed), adds_up=True)
+        yield _Summary("cargo", found.start(), found[0].strip(), Run(passed, passed + failed), adds_up=True)
 
 
 def _go(text: str) -> Iterator[_Summary]:
@@ -220,9 +273,10 @@ def _go(text: str) -> Iterator[_Summary]:
             yield _Summary("go", test.start(), test[0], Run(int(test[1] == "PASS"), 1), adds_up=True)
         return
     for package in _GO_PACKAGE.finditer(text):
-        is_empty = package[1] == "?" or "[no tests to run]" in package[2]
+        is_empty = package[1] == "?" or "[no tests to run]" in package[0]
         run = Run(0, 0) if is_empty else Run(int(package[1] == "ok"), 1)
-        yield _Summary("go", package.start(), package[0], run, adds_up=True)
+        text = package[0].removesuffix(package[3])
+        yield _Summary("go", package.start(), text, run, adds_up=True)
 
 
 _READERS = (_pytest, _unittest, _javascript, _cargo, _go)
@@ -258,6 +312,19 @@ def _checks(node: ast.AST) -> bool:
 
 def _is_about_something(node: ast.expr) -> bool:
     """Whether an expression can be false: `True`, `1 == 1` and `x == x` cannot."""
-    if isinstance(node, ast.Compare) and {ast.dump(each) for each in node.comparators} == {ast.dump(node.left)}:
-        return False
+    if isinstance(node, ast.Compare):
+        compared = _shape(node.left)
+        if all(_shape(each) == compared for each in node.comparators):
+            return False
     return any(isinstance(part, ast.Name | ast.Call | ast.Attribute) for part in ast.walk(node))
+
+
+def _shape(node: ast.expr) -> list[object]:
+    """Equal for equal expressions. Flat, since code may nest deeper than any recursion, `ast.dump` too, can go."""
+    return [(type(part), [_leaf(value) for _, value in ast.iter_fields(part)]) for part in ast.walk(node)]
+
+
+def _leaf(value: object) -> object:
+    if isinstance(value, list):
+        return [_leaf(item) for item in value]
+    return ast.AST if isinstance(value, ast.AST) else (type(value), value)

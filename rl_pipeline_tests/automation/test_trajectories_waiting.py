@@ -142,9 +142,7 @@ def test_a_range_that_has_failed_is_tried_again_but_not_at_once(
     waiting = tick(ingest_resources, instance)
     assert waiting.run_requests == []
     assert "failed 1 times, again after" in str(waiting.skip_reason)
-    monkeypatch.setattr(
-        "rl_pipeline.automation.runs.not_before", lambda *_: datetime(2026, 1, 1, tzinfo=UTC)
-    )
+    monkeypatch.setattr("rl_pipeline.automation.runs.not_before", lambda *_: datetime(2026, 1, 1, tzinfo=UTC))
     assert run_of(tick(ingest_resources, instance)).partition_key
 
 

@@ -156,6 +156,22 @@ def test_a_second_user_is_replaced_too_and_the_tombstone_of_either_counts() -> N
             assert judged(made, erasures={found: NOW}).verdict == "erased"
 
 
+def test_who_rated_or_spoke_is_replaced_too_and_their_tombstone_counts() -> None:
+    made = document(user_id=USER)
+    made["metadata"]["feedback"] = [{"kind": "thumbs_up", "user_id": "bob-smith"}, {"kind": "correction"}]
+    made["turns"][0] |= {"user_id": "carol-jones"}
+    made["turns"][0]["observation"] |= {"user_id": "dan-brown", "context": {"user_id": "eve-white"}}
+    judgement = judged(made)
+    assert judgement.trajectory is not None
+    assert judgement.trajectory.user == REDACTOR.placeholder("USER", USER), "the trajectory is still its user's"
+    stored = json.loads(judgement.trajectory.document)
+    assert stored["metadata"]["feedback"][0]["user_id"] == REDACTOR.placeholder("USER", "bob-smith")
+    for user in ("bob-smith", "carol-jones", "dan-brown", "eve-white"):
+        assert user not in everything_in(judgement)
+        for found in user_placeholders(user, KEYS):
+            assert judged(made, erasures={found: NOW}).verdict == "erased"
+
+
 MALFORMED = [
     pytest.param('{"task_context":{"opt_out":false,"user_id":"erin-7"},}', id="trailing comma"),
     pytest.param('{"task_context":{"opt_out":false,"user_id":"erin-7"}} trailing', id="trailing text"),

@@ -42,6 +42,7 @@ def rewards(*rows: dict[str, Any]) -> pl.DataFrame:
             "trajectory_id": trajectory_id(number),
             "stream_time": TIME,
             "session_id": "session",
+            "task_id": "",
             "task_type": "fix",
             "model_version": "v1",
             "revision": 0,
@@ -62,6 +63,7 @@ def rewards(*rows: dict[str, Any]) -> pl.DataFrame:
             "configuration": CONFIGURATION,
             "agents": ["main", "helper"],
             "credits": [0.6, 0.2125],
+            "turn_agents": ["main", "helper", "main"],
             "turn_rewards": [0.25, 0.25, 0.3125],
         }
         made.append(default | row | {"reward_id": f"{row.get('configuration', CONFIGURATION)}-{number}-{revision}"})

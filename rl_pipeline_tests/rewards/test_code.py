@@ -143,3 +143,5 @@ def test_texts_made_to_be_slow_are_read_line_by_line() -> None:
     openings = "cat <<A > a.py\n" * 20_000
     fences = "```python\n" * 20_000
     assert found(call("bash", {"command": openings}), says(fences)) == []
+    names = "tee." * 100_000 + " <<A\nx\nA"
+    assert found(call("bash", {"command": names})) == []

@@ -151,6 +151,47 @@ def test_feedback_code_and_answer_are_scored_by_the_formulas() -> None:
     assert 0 < raw_of(RESULT | {"expected": "Done."}, {"answer_quality": 1.0}) < 1
 
 
+@pytest.mark.parametrize(
+    ("term", "odd"),
+    [
+        ("task_completion", {"completion_percentage": "60"}),
+        ("task_completion", {"completion_percentage": 6_000}),
+        ("task_completion", {"subtasks": "success"}),
+        ("task_completion", {"subtasks": None}),
+        ("efficiency", {"seconds": "9", "total_tokens": [9]}),
+        ("efficiency", {"seconds": -1, "total_tokens": -1}),
+        ("efficiency", {"seconds": 10**400, "total_tokens": True}),
+        ("user_feedback", {"feedback": [{"kind": "stars", "rating": 50}]}),
+        ("user_feedback", {"feedback": [{"kind": ["stars"], "rating": "5", "user_id": {}}, None, "thumbs_up"]}),
+        ("user_feedback", {"feedback": 5}),
+    ],
+)
+def test_what_is_of_another_type_or_out_of_range_is_read_as_absent(term: str, odd: dict[str, Any]) -> None:
+    usual = {"implement_function": Usual(6.0, 1.0, 2.0, 1.0, 5.0, 1.0)}
+    plain = {"task_status": "partial"}
+    told, untold = (RESULT | {"metadata": metadata} for metadata in (plain | odd, plain))
+    assert raw_of(told, {term: 1.0}, usual=usual) == raw_of(untold, {term: 1.0}, usual=usual)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"linter_results": {"score": 90}},
+        {"linter_results": [9], "security_results": "none", "test_results": {"total": "4"}},
+        {"test_results": {"passed": "3", "total": 4}, "security_results": {"critical_issues": -4}},
+        {"test_results": {"total": 4}, "linter_results": {"score": "9"}},
+    ],
+)
+def test_findings_that_cannot_be_used_give_no_reward(odd: dict[str, Any]) -> None:
+    with pytest.raises(InvalidTaskResult, match="Nothing"):
+        process(RESULT | {"metadata": odd}, {"code_quality": 1.0})
+
+
+def test_a_reward_is_never_above_1() -> None:
+    passed = {"test_results": {"passed": 40, "total": 4}}
+    assert raw_of(RESULT | {"metadata": passed}, {"code_quality": 1.0}) == 1.0
+
+
 def test_the_only_agent_need_not_be_named() -> None:
     nameless = {"action": {"type": "response"}, "result": {"success": True}}
     assert measure_steps([nameless], ["a"]).turn_agents == ["a"]
@@ -164,6 +205,14 @@ def test_the_only_agent_need_not_be_named() -> None:
         pytest.param({key: RESULT[key] for key in RESULT if key != "task_type"}, "no task_type", id="no task type"),
         pytest.param(RESULT | {"agents": []}, "no agents", id="nobody took part"),
         pytest.param(RESULT | {"agents": ["main"]}, "Step 1", id="a step of a stranger"),
+        pytest.param(RESULT | {"agents": "main"}, "no agents", id="agents as a text"),
+        pytest.param(RESULT | {"agents": ["main", ["a"]]}, "no agents", id="an agent that is a list"),
+        pytest.param(RESULT | {"agents": ["main", "main"], "steps": []}, "twice", id="an agent twice"),
+        pytest.param(RESULT | {"task_type": ["a"]}, "no task_type", id="a task type that is a list"),
+        pytest.param(RESULT | {"metadata": None}, "no metadata", id="no metadata"),
+        pytest.param(RESULT | {"metadata": ["success"]}, "no metadata", id="metadata that is a list"),
+        pytest.param(RESULT | {"steps": 7}, "steps", id="steps that are a number"),
+        pytest.param(RESULT | {"output": {1: 2, "a": 3}}, "no JSON", id="an output that cannot be compared"),
     ],
 )
 def test_a_report_that_gives_no_reward_is_refused_and_nothing_is_stored(result: dict[str, Any], complaint: str) -> None:

@@ -1,14 +1,15 @@
 """Every reward is published once, whoever is killed when, and its message says what the table says."""
 
 import json
-from datetime import UTC, datetime
+import math
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from rl_pipeline.contracts import Reward, parse_message
 from rl_pipeline.rewards import publishing
-from rl_pipeline.rewards.publishing import POINTS, PublishReport, publish_rewards
+from rl_pipeline.rewards.publishing import POINTS, PublishReport, publish_rewards, unfounded_messages
 from rl_pipeline.rewards.storing import read_rewards, write_rewards
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.stores.jetstream import JetStream
@@ -96,6 +97,50 @@ def test_who_is_killed_in_between_publishes_each_once_all_the_same(
     assert [message.trajectory_id for message in published(stream)] == [trajectory_id(n) for n in range(1, 6)]
     assert 0 not in read_rewards(warehouse, STREAM, CONFIGURATION, 1, 5)["published_sequence"]
     assert publish(stream, warehouse) == PublishReport(0, 0)
+
+
+def test_what_one_configuration_left_unmarked_is_not_published_again_after_another_went_on(
+    stream: JetStream, warehouse: ClickHouseWarehouse
+) -> None:
+    def die(reached: str) -> None:
+        if reached == "after_publishing":
+            raise Killed
+
+    forget_message_ids(stream)
+    write_rewards(warehouse, STREAM, rewards({"sequence": 1}), NOW)
+    write_rewards(warehouse, STREAM, rewards({"sequence": 2, "configuration": "another"}), NOW)
+    with pytest.raises(Killed):
+        publish(stream, warehouse, reached=die)
+    wait_until_forgotten(stream)
+    assert publish(stream, warehouse, configuration="another") == PublishReport(1, 1)
+    assert publish(stream, warehouse) == PublishReport(0, 0)
+    assert [message.trajectory_id for message in published(stream)] == [trajectory_id(1), trajectory_id(2)]
+
+
+def test_a_reward_that_no_message_can_hold_holds_up_no_other(
+    stream: JetStream, warehouse: ClickHouseWarehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "_BATCH_REWARDS", 2)
+    too_long = {"sequence": 3, "evidences": ["x" * 2**21, ""]}
+    rows = rewards({"sequence": 1, "total": math.nan}, {"sequence": 2}, too_long, {"sequence": 4}, {"sequence": 5})
+    write_rewards(warehouse, STREAM, rows, NOW)
+    assert publish(stream, warehouse) == PublishReport(3, 0, refused=2)
+    assert [message.trajectory_id for message in published(stream)] == [trajectory_id(n) for n in (2, 4, 5)]
+    assert publish(stream, warehouse) == PublishReport(0, 0, refused=2)
+    assert read_rewards(warehouse, STREAM, CONFIGURATION, 1, 5)["published_sequence"].to_list() == [0, 1, 0, 2, 3]
+
+
+def test_a_reward_that_was_withdrawn_and_computed_again_is_told_though_the_stream_knows_its_id(
+    stream: JetStream, warehouse: ClickHouseWarehouse
+) -> None:
+    for again in range(3):
+        write_rewards(warehouse, STREAM, rewards({"sequence": 1}), NOW + timedelta(hours=again))
+        assert publish(stream, warehouse) == PublishReport(1, 0)
+        assert list(unfounded_messages(stream, warehouse, REWARDS)) == []
+        warehouse.execute("TRUNCATE TABLE rewards")
+        [sequence] = unfounded_messages(stream, warehouse, REWARDS)
+        assert sequence == again + 1
+        stream.erase(REWARDS, sequence)
 
 
 def test_the_stream_alone_would_take_a_reward_twice(stream: JetStream) -> None:

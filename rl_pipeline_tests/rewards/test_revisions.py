@@ -7,6 +7,8 @@ import polars as pl
 import pytest
 
 from rl_pipeline.rewards.revisions import FEEDBACK, revisions
+from rl_pipeline.rewards.term import NEUTRAL, TermOptions
+from rl_pipeline.rewards.terms.user_feedback import UserFeedback
 from rl_pipeline_tests.rewards.frames import SCHEMA, term_batch
 from rl_pipeline_tests.rewards.simulation import NOON
 
@@ -86,6 +88,34 @@ def test_feedback_that_comes_twice_counts_once() -> None:
         [feedback(("a", 1, "thumbs_up")), feedback(("a", 1, "thumbs_up")).with_columns(sequence=pl.lit(9, pl.UInt64))]
     )
     assert kinds(revisions(signals({}), twice)) == [(0, []), (1, ["thumbs_up"])]
+
+
+def erased(said: pl.DataFrame, *sequences: int) -> pl.DataFrame:
+    """The feedback after some of it was erased: that keeps its trajectory and its place, and nothing else."""
+    gone = pl.col("sequence").is_in(sequences)
+    texts = [pl.when(gone).then(pl.lit("")).otherwise(name).alias(name) for name in ("feedback_id", "kind", "user")]
+    return said.with_columns(*texts, pl.when(gone).then(0).otherwise("rating").cast(pl.UInt8).alias("rating"))
+
+
+def test_erased_feedback_stays_an_event_so_that_what_came_after_keeps_its_number() -> None:
+    said = feedback(
+        ("a", -1, "stars"), ("a", 1, "thumbs_down"), ("a", 2, "stars"), ("a", 3, "thumbs_up"), ("a", 4, "thumbs_down")
+    )
+    before = revisions(signals({}), said.head(4))
+    after = revisions(signals({}), erased(said, 1, 2, 3))
+    assert before["revision"].to_list() == [0, 1, 2, 3]
+    assert kinds(after) == [
+        (0, [""]),
+        (1, ["", ""]),
+        (2, ["", "", ""]),
+        (3, ["", "", "", "thumbs_up"]),
+        (4, ["", "", "", "thumbs_up", "thumbs_down"]),
+    ]
+    said_of = UserFeedback().score(after, TermOptions())
+    assert said_of["score"].to_list() == [0.5, 0.5, 0.5, 1.0, 0.5]
+    nothing = f"{NEUTRAL}no feedback"
+    opinions = ["1 opinion: thumbs up", "2 opinions, the last: thumbs down"]
+    assert said_of["evidence"].to_list() == [nothing] * 3 + opinions
 
 
 def test_feedback_waits_for_its_trajectory() -> None:

@@ -239,6 +239,20 @@ def test_terms_of_any_range_are_put_on_one_scale() -> None:
         score(signals_with(1, coordination=[3.6]), History.empty(), configuration)
 
 
+@pytest.mark.parametrize(("low", "high", "scores"), [(-1.7e308, 1.7e308, [1e308, -1e308]), (0.5, 0.5, [0.5, 0.5])])
+def test_a_range_that_scores_have_no_place_in_is_an_error(low: float, high: float, scores: list[float]) -> None:
+    configuration = RewardConfiguration({"wide": 1}, own_terms=(Column("wide", low, high),))
+    with pytest.raises(TermError, match="'wide' have no place in its range"):
+        score(signals_with(2, wide=scores), History.empty(), configuration)
+
+
+def test_a_reward_says_whose_turns_it_is_for_and_which_task() -> None:
+    agents = [["main", "helper"], ["main"]]
+    signals = signals_with(2, novelty=[0.1, 0.2], task_id=["task-1", ""], turn_agents=agents)
+    scored = score(signals, History.empty(), configured(novelty=1))
+    assert scored.select("task_id", "turn_agents").rows() == [("task-1", agents[0]), ("", agents[1])]
+
+
 def test_confidence_is_half_evidence_and_half_history() -> None:
     """A neutral score lends none: 0.5·0.6 + 0.5·(500 of 1,000 values, in both windows)."""
     terms = (Column("known"), Column("unknown", evidence=f"{NEUTRAL}nobody said anything"))

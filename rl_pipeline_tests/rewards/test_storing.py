@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import polars as pl
+import pytest
 from polars.testing import assert_frame_equal
 
 from rl_pipeline.ingestion.feedback_rows import FeedbackRow, write_feedback
@@ -15,6 +16,7 @@ from rl_pipeline.rewards.storing import (
     documents_of,
     feedback_between,
     feedback_of,
+    feedback_on,
     history_frames,
     read_rewards,
     read_signals,
@@ -64,13 +66,39 @@ def test_the_content_hash_tells_whether_facts_differ(warehouse: ClickHouseWareho
 
 
 def test_what_was_stored_and_not_measured_is_told_in_order_with_what_is_late(warehouse: ClickHouseWarehouse) -> None:
-    warehouse.insert("trajectories", rows(5, TODAY))
+    stored = rows(5, TODAY)
+    warehouse.insert("trajectories", stored)
     assert unmeasured(warehouse, STREAM, 4)["sequence"].to_list() == [1, 2, 3, 4]
-    write_signals(warehouse, signals({"sequence": 1}, {"sequence": 3, "is_late": True}, {"sequence": 4}), NOW)
+    measured = signals({"sequence": 1}, {"sequence": 3, "is_late": True}, {"sequence": 4}).drop("trajectory_id")
+    write_signals(warehouse, measured.join(stored.select("sequence", "trajectory_id"), on="sequence"), NOW)
     warehouse.insert("trajectories", rows(1, TODAY, first=3, revision=2))
     found = unmeasured(warehouse, STREAM, 5)
     assert found.select("sequence", "ingest_revision", "is_late").rows() == [(2, 1, True), (3, 2, True), (5, 1, False)]
     assert documents_of(warehouse, found["trajectory_id"].to_list())["revision"].to_list() == [1, 2, 1]
+
+
+def displace(warehouse: ClickHouseWarehouse, by: int, identity: str, revision: int) -> None:
+    """A lower sequence brings a trajectory that a higher one had brought."""
+    brought = rows(1, TODAY, first=by, revision=revision).with_columns(trajectory_id=pl.lit(identity))
+    warehouse.insert("trajectories", brought)
+
+
+def test_a_measured_trajectory_keeps_its_place_when_a_lower_sequence_brings_it(warehouse: ClickHouseWarehouse) -> None:
+    write_signals(warehouse, signals({"sequence": 2}, {"sequence": 8}, {"sequence": 9, "is_late": True}), NOW)
+    displace(warehouse, 1, trajectory_id(8), revision=1)
+    displace(warehouse, 4, trajectory_id(9), revision=1)
+    assert unmeasured(warehouse, STREAM, 9).is_empty(), "what was measured under its revision is not measured again"
+    displace(warehouse, 1, trajectory_id(8), revision=2)
+    displace(warehouse, 4, trajectory_id(9), revision=2)
+    columns = ("trajectory_id", "sequence", "stream_time", "ingest_revision", "is_late")
+    assert unmeasured(warehouse, STREAM, 9).select(columns).rows() == [
+        (trajectory_id(8), 8, TIME, 2, False),
+        (trajectory_id(9), 9, TIME, 2, True),
+    ]
+
+
+def by_term(scores: pl.DataFrame) -> pl.DataFrame:
+    return scores.explode("terms", "units").sort("task_type", "sequence", "terms")
 
 
 def test_the_history_is_the_last_scores_of_each_term_and_the_first_signals_of_each_type(
@@ -98,9 +126,34 @@ def test_the_history_is_the_last_scores_of_each_term_and_the_first_signals_of_ea
     assert found.signals.select("task_type", "sequence", "turns").rows() == [("fix", 1, 1), ("fix", 5, 5)]
     every = history_frames(warehouse, STREAM, "terms", ["fix", "write"], 99)
     expected = scores.sort("task_type", "sequence").select("task_type", "sequence", "terms", "units")
-    in_order = every.scores.explode("terms", "units").sort("task_type", "sequence", "terms")
-    assert_frame_equal(in_order, expected.explode("terms", "units"))
+    assert_frame_equal(by_term(every.scores), by_term(expected))
     assert history_frames(warehouse, STREAM, "terms", [], 99).scores.is_empty()
+
+
+def test_the_history_of_many_task_types_is_read_at_once(
+    warehouse: ClickHouseWarehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every query sorts all that is stored, and task types are free text."""
+    types = [f"type {number}" for number in range(120)]
+    write_scores(
+        warehouse, STREAM, "terms", rewards(*({"sequence": n, "task_type": name} for n, name in enumerate(types)))
+    )
+    write_signals(warehouse, signals(*({"sequence": n, "task_type": name} for n, name in enumerate(types))), NOW)
+    asked: list[str] = []
+    query = warehouse.query
+
+    def counted(sql: str, *rest: Any) -> pl.DataFrame:
+        asked.append(sql)
+        return query(sql, *rest)
+
+    monkeypatch.setattr(warehouse, "query", counted)
+    found = history_frames(warehouse, STREAM, "terms", types[:110], 100)
+    assert len(asked) == 2
+    for frame in (found.scores, found.signals):
+        assert frame.select("task_type", "sequence").rows() == sorted((name, n) for n, name in enumerate(types[:100]))
+    few = [history_frames(warehouse, STREAM, "terms", types[start : start + 50], 100) for start in (0, 50)]
+    assert_frame_equal(by_term(found.scores), by_term(pl.concat(one.scores for one in few)))
+    assert_frame_equal(found.signals, pl.concat(one.signals for one in few).sort("task_type", "sequence"))
 
 
 def test_rewards_are_read_as_they_were_written(warehouse: ClickHouseWarehouse) -> None:
@@ -141,3 +194,18 @@ def test_feedback_is_found_by_trajectory_and_by_sequence(warehouse: ClickHouseWa
     assert found.select(*FEEDBACK).schema == pl.Schema(FEEDBACK)
     assert feedback_between(warehouse, "RL_FEEDBACK", 2, 3)["sequence"].to_list() == [3]
     assert feedback_of(warehouse, []).is_empty()
+
+
+def test_erased_feedback_is_found_where_its_trajectory_is_known(warehouse: ClickHouseWarehouse) -> None:
+    heard = TIME + timedelta(minutes=5)
+    known = FeedbackRow(1, TIME, "erased", ERASED_REVISION, trajectory_id=trajectory_id(1), heard_at=heard)
+    said = FeedbackRow(3, TIME, "accepted", 1, feedback_id="f", trajectory_id=trajectory_id(1), kind="thumbs_up")
+    write_feedback(warehouse, "RL_FEEDBACK", [known, FeedbackRow(2, TIME, "erased", ERASED_REVISION), said])
+    write_signals(warehouse, signals({"sequence": 1}), NOW)
+    expected = [(1, heard, ""), (3, TIME, "thumbs_up")]
+    for found in (
+        feedback_of(warehouse, [trajectory_id(1), ""]),
+        feedback_on(warehouse, STREAM, 1, 1),
+        feedback_between(warehouse, "RL_FEEDBACK", 1, 3),
+    ):
+        assert found.select("sequence", "stream_time", "kind").rows() == expected

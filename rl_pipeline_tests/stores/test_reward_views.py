@@ -6,24 +6,23 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import pytest
 
-from rl_pipeline.rewards.storing import remember_configuration, write_rewards, write_signals
+from rl_pipeline.rewards.storing import remember_configuration, write_rewards
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
-from rl_pipeline_tests.rewards.stored_frames import CONFIGURATION, STREAM, TIME, rewards, signals, trajectory_id
+from rl_pipeline_tests.rewards.stored_frames import CONFIGURATION, STREAM, TIME, rewards, trajectory_id
 
 NOW = datetime(2026, 1, 3, tzinfo=UTC)
 
 
-def test_the_reward_of_a_trajectory_is_its_newest_revision_under_the_configuration_in_force(
+def test_the_reward_of_a_trajectory_is_its_newest_revision_under_the_configuration_chosen_last_that_scored_it(
     warehouse: ClickHouseWarehouse,
 ) -> None:
     write_rewards(warehouse, STREAM, rewards({"sequence": 1}, {"sequence": 1, "revision": 1}, {"sequence": 2}), NOW)
     write_rewards(warehouse, STREAM, rewards({"sequence": 1, "configuration": "another", "revision": 5}), NOW)
     sql = "SELECT sequence, revision, configuration FROM trajectory_rewards ORDER BY sequence"
-    assert warehouse.query(sql).is_empty(), "no configuration is in force yet"
     remember_configuration(warehouse, CONFIGURATION, "", "{}", NOW)
     assert warehouse.query(sql).rows() == [(1, 1, CONFIGURATION), (2, 0, CONFIGURATION)]
     remember_configuration(warehouse, "another", "", "{}", NOW)
-    assert warehouse.query(sql).rows() == [(1, 5, "another")]
+    assert warehouse.query(sql).rows() == [(1, 5, "another"), (2, 0, CONFIGURATION)]
 
 
 def test_the_trend_is_by_day_task_type_and_model_version(warehouse: ClickHouseWarehouse) -> None:
@@ -44,9 +43,9 @@ def test_the_trend_is_by_day_task_type_and_model_version(warehouse: ClickHouseWa
 
 
 def test_the_history_has_a_row_for_each_revision_and_agent(warehouse: ClickHouseWarehouse) -> None:
-    turns = {"turn_agents": ["main", "helper", "main"]}
-    write_signals(warehouse, signals({"sequence": 1, "task_id": "task-1", **turns}, {"sequence": 2, **turns}), NOW)
-    write_rewards(warehouse, STREAM, rewards({"sequence": 1}, {"sequence": 1, "revision": 1}, {"sequence": 2}), NOW)
+    first = {"sequence": 1, "task_id": "task-1"}
+    restated = {**first, "revision": 1, "turn_agents": ["main", "helper", "helper"]}
+    write_rewards(warehouse, STREAM, rewards(first, restated, {"sequence": 2}), NOW)
     found = warehouse.query("SELECT * FROM reward_history ORDER BY metadata, agent_id")
     wanted = ["id", "task_id", "agent_id", "raw_reward", "shaped_reward", "credit_assigned", "metadata", "created_at"]
     assert found.columns == wanted
@@ -54,6 +53,7 @@ def test_the_history_has_a_row_for_each_revision_and_agent(warehouse: ClickHouse
     of_task = found.filter(pl.col("task_id") == "task-1")
     assert of_task.rows()[0][2:6] == ("helper", 0.8125, 0.25, 0.2125)
     assert of_task.rows()[1][2:6] == ("main", 0.8125, 0.5625, 0.6)
+    assert of_task["shaped_reward"].to_list()[2:] == [0.5625, 0.25], "by the turns of that revision"
     assert [json.loads(row)["revision"] for row in of_task["metadata"]] == ["0", "0", "1", "1"]
     assert set(found["task_id"]) == {"task-1", trajectory_id(2)}
     assert set(found["created_at"]) == {NOW}

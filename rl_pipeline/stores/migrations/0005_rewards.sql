@@ -86,7 +86,8 @@ ORDER BY (scores_hash, stream, task_type, sequence)
 SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;
 
 -- What came of each sequence of the feedback stream. The row is the content, so one insert is the whole deed.
--- An erased row has the highest revision and no content: nothing replaces it. Read with FINAL.
+-- An erased row has the highest revision: nothing replaces it. It has no content, but where it was accepted before, it
+-- still tells of which trajectory and from when, and counts as an event without an opinion. Read with FINAL.
 CREATE TABLE IF NOT EXISTS trajectory_feedback {on_cluster}
 (
     stream        LowCardinality(String),
@@ -106,7 +107,7 @@ CREATE TABLE IF NOT EXISTS trajectory_feedback {on_cluster}
     channel       LowCardinality(String) COMMENT 'Redacted.',
     sha256        String COMMENT 'Of the message, in hexadecimal digits.',
     revision      UInt32 COMMENT 'Of the redaction rules.',
-    drained_at    DateTime64(3, 'UTC') DEFAULT now64(3),
+    drained_at    DateTime64(3, 'UTC') DEFAULT now64(3) COMMENT 'When the row was written; of an erased one, when it was erased.',
     CONSTRAINT verdict_is_known CHECK verdict IN ('accepted', 'duplicate', 'refused', 'opted_out', 'erased', 'lost')
 )
 ENGINE = {replicated}ReplacingMergeTree(revision)
@@ -122,6 +123,7 @@ CREATE TABLE IF NOT EXISTS rewards {on_cluster}
     sequence           UInt64,
     stream_time        DateTime64(3, 'UTC') COMMENT 'Of the trajectory; its UTC day is the partition of the assets.',
     session_id         String,
+    task_id            String,
     task_type          LowCardinality(String),
     model_version      LowCardinality(String),
     revision           UInt32 COMMENT '0 for the first; later feedback and restatements add more.',
@@ -143,6 +145,7 @@ CREATE TABLE IF NOT EXISTS rewards {on_cluster}
     reward_id          String,
     agents             Array(String),
     credits            Array(Float64) COMMENT 'Of each agent; they sum to the raw total.',
+    turn_agents        Array(String) COMMENT 'Who acted in each turn, by the facts of this revision.',
     turn_rewards       Array(Float64) COMMENT 'Shaped, of each turn.',
     scored_at          DateTime64(3, 'UTC'),
     published_sequence UInt64 DEFAULT 0 COMMENT 'Of its message in the stream of rewards; 0 while there is none.'
@@ -164,12 +167,19 @@ ENGINE = {replicated}ReplacingMergeTree(current_since)
 ORDER BY hash
 SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;
 
--- The reward of each trajectory as it stands: the newest revision under the configuration in force.
+-- The reward of each trajectory as it stands: the newest revision under the configuration that was chosen last of those
+-- under which it was scored. So a new configuration hides nothing until its backfill comes to a day.
 CREATE VIEW IF NOT EXISTS trajectory_rewards {on_cluster} AS
-WITH (SELECT hash FROM reward_configurations FINAL ORDER BY current_since DESC, hash LIMIT 1) AS current
+WITH (
+    SELECT mapFromArrays(groupArray(hash), groupArray(toUnixTimestamp64Milli(current_since)))
+    FROM reward_configurations FINAL
+) AS since
 SELECT * FROM rewards FINAL
-WHERE configuration = current AND (trajectory_id, revision) IN (
-    SELECT trajectory_id, max(revision) FROM rewards WHERE configuration = current GROUP BY trajectory_id
+WHERE (trajectory_id, configuration, revision) IN (
+    SELECT trajectory_id, newest.1, newest.2 FROM (
+        SELECT trajectory_id, argMax((configuration, revision), (since[configuration], configuration, revision)) AS newest
+        FROM rewards GROUP BY trajectory_id
+    )
 );
 
 -- How rewards move. The raw mean is the one to watch: a trailing normalisation forgets what good was.
@@ -192,7 +202,8 @@ CREATE TABLE IF NOT EXISTS reported_rewards {on_cluster}
     raw_reward      Float64,
     shaped_reward   Float64,
     credit_assigned Float64,
-    metadata        String COMMENT 'As JSON.',
+    user            String COMMENT 'The placeholder of the user id, by which the row is erased; empty where none was given.',
+    metadata        String COMMENT 'As JSON, redacted.',
     created_at      DateTime64(3, 'UTC')
 )
 ENGINE = {replicated}ReplacingMergeTree
@@ -204,13 +215,13 @@ SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;
 CREATE VIEW IF NOT EXISTS reward_history {on_cluster} AS
 SELECT
     toString(reinterpretAsUUID(sipHash128(reward_id, agent))) AS id,
-    if(measured.task_id = '', trajectory_id, measured.task_id) AS task_id,
+    if(scored.task_id = '', trajectory_id, scored.task_id) AS task_id,
     agent AS agent_id,
     raw_total AS raw_reward,
     arraySum(
         (reward, turn_agent) -> if(turn_agent = agent, reward, 0),
         turn_rewards,
-        arrayResize(measured.turn_agents, length(turn_rewards))
+        arrayResize(turn_agents, length(turn_rewards))
     ) AS shaped_reward,
     credit AS credit_assigned,
     toJSONString(map(
@@ -221,12 +232,6 @@ SELECT
 FROM (
     SELECT *, agent, credit FROM rewards FINAL ARRAY JOIN agents AS agent, credits AS credit
 ) AS scored
-LEFT JOIN (
-    SELECT
-        stream, sequence, argMax(trajectory_signals.task_id, ingest_revision) AS task_id,
-        argMax(trajectory_signals.turn_agents, ingest_revision) AS turn_agents
-    FROM trajectory_signals GROUP BY stream, sequence
-) AS measured USING (stream, sequence)
 UNION ALL
 SELECT id, task_id, agent_id, raw_reward, shaped_reward, credit_assigned, metadata, created_at
 FROM reported_rewards FINAL;
