@@ -102,8 +102,8 @@ def test_a_trajectory_that_a_lower_sequence_brings_later_has_one_place_and_the_s
     brought = rows(1, TODAY, first=lower, revision=revision).with_columns(trajectory_id=pl.lit(f"trajectory-{place}"))
     warehouse.insert("trajectories", brought)
     restated = revision - 1
-    assert measure(warehouse, stream=STREAM, last=count, checker=None, now=NOW) == restated
-    assert measure(warehouse, stream=STREAM, last=count, checker=None, now=NOW) == 0
+    assert measure(warehouse, stream=STREAM, last=count, checker=None, now=NOW).trajectories == restated
+    assert measure(warehouse, stream=STREAM, last=count, checker=None, now=NOW).trajectories == 0
     assert read_signals(warehouse, STREAM, place, place)["ingest_revision"].to_list() == [1, 2][:revision]
     assert compute_days() == restated
     found = read_rewards(warehouse, STREAM, DEFAULT.hash, 1, count)
