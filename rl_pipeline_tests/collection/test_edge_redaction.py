@@ -55,6 +55,16 @@ def test_the_users_id_stays_so_that_opting_out_and_erasure_find_it(redactor: Red
     assert "ada@" not in sent["metadata"]["note"]
 
 
+def test_the_ids_of_those_who_rated_or_spoke_stay_too(redactor: Redactor) -> None:
+    named = json.loads(serialize(trajectory("hello")))
+    named["metadata"] |= {"feedback": [{"kind": "thumbs_up", "user_id": "bob@analytical.org", "text": "bob@other.org"}]}
+    named["turns"][0]["observation"]["user_id"] = "eve@analytical.org"
+    sent = json.loads(outgoing_message(validate_trajectory(named), redactor=redactor).data)
+    [opinion] = sent["metadata"]["feedback"]
+    assert (opinion["user_id"], "bob@" in opinion["text"]) == ("bob@analytical.org", False)
+    assert sent["turns"][0]["observation"]["user_id"] == "eve@analytical.org"
+
+
 def test_what_people_write_as_feedback_is_redacted_too(redactor: Redactor) -> None:
     feedback = Feedback.model_validate(
         {
