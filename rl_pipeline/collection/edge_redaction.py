@@ -11,8 +11,8 @@ from rl_pipeline.redaction.redactor import Redactor
 def redact_message(message: Message, redactor: Redactor) -> Message:
     """What people or tools wrote in the message, redacted; messages of the pipeline's own making are as they were.
 
-    The ids of users stay: opting out and erasure find users by them, and ingest replaces them. Raises `SensitiveKey` where
-    the name of a field is itself a secret, because names are never changed.
+    The ids of users stay: opting out and erasure find users by them, and ingest replaces them. Raises `SensitiveKey`
+    where the name of a field is itself a secret, because names are never changed.
     """
     if not isinstance(message, Trajectory | Feedback):
         return message
