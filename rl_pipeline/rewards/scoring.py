@@ -232,7 +232,9 @@ def _judge(term: Term, weight: float, batch: pl.DataFrame, options: TermOptions)
             f"scores of the reward term {term.name!r} have no place in its range [{term.low}, {term.high}]: "
             "give it a low below its high, less far apart"
         )
-    evidence = pc.fill_null(said["evidence"].rechunk().to_arrow(compat_level=pl.CompatLevel.oldest()), "")
+    evidence = said["evidence"].rechunk().to_arrow(compat_level=pl.CompatLevel.oldest())
+    if evidence.null_count:
+        evidence = pc.fill_null(evidence, "")
     return _Judged(term.name, weight, scores, evidence, applies, units, fixed_point(units))
 
 
