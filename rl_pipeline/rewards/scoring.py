@@ -152,7 +152,7 @@ def score(batch: pl.DataFrame, history: History, configuration: RewardConfigurat
     standards = _standards(history.standards, entering, configuration.baseline)
     standards = {name: standards.get(name, Standard.empty()) for name in rows_of_types}
     usual = baseline_columns(sequences, rows_of_types, standards, configuration.least_history)
-    measured = batch.with_columns(usual)
+    measured = batch.hstack(usual)
     judged = [_judge(t, configuration.weights[t.name], measured, configuration.options) for t in configuration.terms]
     windows = _windows(sequences, enters, rows_of_types, history, judged, window=configuration.window)
     return _rewards(batch, judged, windows, configuration)
