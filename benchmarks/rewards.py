@@ -171,6 +171,7 @@ def simulated_signals(start: int, count: int) -> pl.DataFrame:
         pl.when(given).then(pl.lit(["somebody"])).otherwise(none).alias("feedback_users"),
         pl.lit(["main", "helper"]).alias("agents"),
         pl.lit([0.75, 0.25]).alias("credit_shares"),
+        pl.lit([0.5, 0.0]).alias("sole_shares"),
         pl.Series("turn_potentials", [[0.5 * n / (n + 1) for n in range(1, m)] + [0.0] for m in turns]),
     )
 

@@ -224,11 +224,10 @@ def _stream_of(source: Source) -> str:
 
 def _refused(tables: "Warehouse", source: Source, **narrowed: Any) -> "pl.DataFrame":
     """What is refused now of a stream, the newest first."""
-    from rl_pipeline.ingestion.dead_letters import list_dead_letters
-    from rl_pipeline.ingestion.feedback_rows import list_refused_feedback
+    from rl_pipeline.ingestion.dead_letters import Ledger, list_dead_letters
 
-    listed = list_refused_feedback if source is Source.FEEDBACK else list_dead_letters
-    return listed(tables, _stream_of(source), **narrowed)
+    ledger: Ledger = "trajectory_feedback" if source is Source.FEEDBACK else "trajectory_ledger"
+    return list_dead_letters(tables, _stream_of(source), ledger=ledger, **narrowed)
 
 
 def _rules(settings: "Settings") -> dict[str, Any]:

@@ -70,25 +70,36 @@ def publish_dead_letters(
         raise
 
 
+Ledger = Literal["trajectory_ledger", "trajectory_feedback"]
+"""A table that has one row for each sequence of its stream."""
+
+
 def list_dead_letters(
     warehouse: Warehouse,
     stream: str,
     *,
+    ledger: Ledger = "trajectory_ledger",
     reason: str | None = None,
     first: int | None = None,
     last: int | None = None,
     limit: int = 100,
 ) -> "pl.DataFrame":
-    """The sequences that are refused now, the newest first: when, why, how large, and by whom."""
+    """The ledger's rows of the sequences that are refused now, the newest first."""
     return warehouse.query(
         """
-        SELECT sequence, stream_time, reason, message_id, trajectory_id, publisher, size, revision, ingested_at
-        FROM trajectory_ledger FINAL
+        SELECT * FROM {ledger:Identifier} FINAL
         WHERE stream = {stream:String} AND verdict = 'refused' AND (reason = {reason:String} OR {reason:String} = '')
             AND sequence BETWEEN {first:UInt64} AND {last:UInt64}
         ORDER BY sequence DESC LIMIT {limit:UInt64}
         """,
-        {"stream": stream, "reason": reason or "", "first": first or 0, "last": last or 2**63, "limit": limit},
+        {
+            "ledger": ledger,
+            "stream": stream,
+            "reason": reason or "",
+            "first": first or 0,
+            "last": last or 2**63,
+            "limit": limit,
+        },
     )
 
 

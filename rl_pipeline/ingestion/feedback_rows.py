@@ -3,13 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rl_pipeline.ingestion.ledger import ERASED_REVISION, Verdict
 from rl_pipeline.stores.warehouse import Warehouse
-
-if TYPE_CHECKING:
-    import polars as pl
 
 # The numbers of a query travel in its address, which has a limit.
 _SEQUENCES_PER_QUERY = 500
@@ -132,27 +129,6 @@ def refused_among(warehouse: Warehouse, stream: str, sequences: Sequence[int]) -
         {"stream": stream, "sequences": list(sequences)},
     )
     return found["sequence"].to_list()
-
-
-def list_refused_feedback(
-    warehouse: Warehouse,
-    stream: str,
-    *,
-    reason: str | None = None,
-    first: int | None = None,
-    last: int | None = None,
-    limit: int = 100,
-) -> "pl.DataFrame":
-    """The sequences that are refused now, the newest first: when, and why."""
-    return warehouse.query(
-        """
-        SELECT sequence, stream_time, reason FROM trajectory_feedback FINAL
-        WHERE stream = {stream:String} AND verdict = 'refused' AND (reason = {reason:String} OR {reason:String} = '')
-            AND sequence BETWEEN {first:UInt64} AND {last:UInt64}
-        ORDER BY sequence DESC LIMIT {limit:UInt64}
-        """,
-        {"stream": stream, "reason": reason or "", "first": first or 0, "last": last or 2**63, "limit": limit},
-    )
 
 
 def last_feedback(warehouse: Warehouse, stream: str) -> tuple[int, str]:

@@ -6,6 +6,7 @@ window = 1000             # earlier scores of the task type that a score is comp
 least_history = 30        # fewer than that: 0.5, and marked as a cold start
 baseline = 200            # first trajectories of a task type, which set its standard of efficiency
 gamma = 1.0               # discount of the shaped rewards
+credit = "shapley"        # or difference: what the team would lose without the agent
 
 [weights]                 # sum to 1; a term without a weight is not computed
 task_completion = 0.40
@@ -25,7 +26,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.rewards.baselines import LARGEST_BASELINE
@@ -33,6 +34,8 @@ from rl_pipeline.rewards.normalization import LONGEST_WINDOW, Method
 from rl_pipeline.rewards.term import Term, TermOptions, terms_named
 
 DEFAULT_WEIGHTS = {"task_completion": 0.40, "efficiency": 0.20, "code_quality": 0.15, "user_feedback": 0.25}
+
+CreditMethod = Literal["shapley", "difference"]
 
 _NUMBERS = ("window", "least_history", "baseline", "gamma")
 
@@ -51,6 +54,7 @@ class RewardConfiguration:
     least_history: int = 30
     baseline: int = 200
     gamma: float = 1.0
+    credit: CreditMethod = "shapley"
     options: TermOptions = field(default_factory=TermOptions)
     own_terms: tuple[Term, ...] = ()
     """Terms that the caller brings, before those that are found by name."""
@@ -66,6 +70,8 @@ class RewardConfiguration:
         _check_whole("baseline", self.baseline, self.least_history, LARGEST_BASELINE)
         if not 0 <= self.gamma <= 1:
             raise InvalidConfiguration("gamma: choose a number from 0 to 1")
+        if self.credit not in get_args(CreditMethod):
+            raise InvalidConfiguration(f"credit: choose one of {', '.join(get_args(CreditMethod))}")
         own = {term.name: term for term in self.own_terms}
         weighted = {name for name, weight in self.weights.items() if weight > 0}
         found = {term.name: term for term in terms_named(weighted - own.keys())} | own
@@ -92,6 +98,7 @@ class RewardConfiguration:
             "method": self.method,
             "window": self.window,
             "gamma": float(self.gamma),
+            "credit": self.credit,
         }
 
     def _of_scores(self) -> dict[str, object]:
@@ -113,14 +120,14 @@ def read_configuration(path: Path | None, weights: Mapping[str, float]) -> Rewar
         return RewardConfiguration(weights)
     found = _read(path)
     try:
-        _check_names("", found, {"method", "weights", "options", *_NUMBERS})
+        _check_names("", found, {"method", "credit", "weights", "options", *_NUMBERS})
         options = _table(found, "options")
         _check_names("options.", options, {option.name for option in fields(TermOptions)})
         for name in _NUMBERS:
             _check_number(name, found.get(name, 0))
         for name in ("error_weight", "token_penalty_cap"):
             _check_number(f"options.{name}", options.get(name, 0))
-        chosen: dict[str, Any] = {name: found[name] for name in ("method", *_NUMBERS) if name in found}
+        chosen: dict[str, Any] = {name: found[name] for name in ("method", "credit", *_NUMBERS) if name in found}
         return RewardConfiguration(_table(found, "weights") or weights, options=TermOptions(**options), **chosen)
     except PipelineError as wrong:
         raise type(wrong)(f"{path}: {wrong}") from None

@@ -8,11 +8,13 @@ is a step of the agent that took it; where not even turns are known, every agent
 Credit is the Shapley value of that game: what an agent adds to those before it, on average over all orders. It is the
 only division that shares out exactly v(N), treats equals equally, gives nothing to who adds nothing, and is additive
 over games (Shapley 1953). In this game it has a closed form, every step shared equally by those who achieved it, which
-holds for any number of agents. `shapley` and `sampled_shapley` take any other value function.
+holds for any number of agents. Difference rewards, what the team would lose without an agent, are the option: every
+step goes to who achieved it alone. `shapley` and `sampled_shapley` take any other value function.
 """
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -68,6 +70,11 @@ class CoverageGame:
                 parts[player].append(1 / len(step))
         return [math.fsum(parts[player]) / len(self.steps) for player in players]
 
+    def sole_shares(self, players: Sequence[str]) -> list[float]:
+        """The difference rewards of covered(·) in closed form: the share of the steps that nobody else achieved."""
+        alone = Counter(player for step in self.steps if len(step) == 1 for player in step)
+        return [alone[player] / len(self.steps) if self.steps else 0.0 for player in players]
+
 
 def coverage_game(
     worth: float, agents: Sequence[str], steps: Sequence[Collection[str]], turn_agents: Sequence[str] = ()
@@ -82,13 +89,6 @@ def coverage_game(
         if achieved:
             return CoverageGame(worth, achieved)
     return CoverageGame(worth, ())
-
-
-def coverage_shares(
-    agents: Sequence[str], steps: Sequence[Collection[str]], turn_agents: Sequence[str] = ()
-) -> list[float]:
-    """The Shapley share of each agent of a trajectory, in the order of `agents`; together 1 within 1e-12."""
-    return coverage_game(1.0, agents, steps, turn_agents).shares(agents)
 
 
 def assign_credit(

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.rewards.baselines import Standard, baseline_columns, measured_parts
-from rl_pipeline.rewards.configuration import RewardConfiguration
+from rl_pipeline.rewards.configuration import CreditMethod, RewardConfiguration
 from rl_pipeline.rewards.normalization import (
     Flags,
     Floats,
@@ -34,6 +34,7 @@ from rl_pipeline.rewards.term import NEUTRAL, Term, TermError, TermOptions, scor
 
 _REWARD_IDS = uuid.UUID("5a2f7c1e-7d0b-5e7f-9b0a-6f1f4b8f3c11")
 _ABSENT = -1
+_SHARES: Mapping[CreditMethod, str] = {"shapley": "credit_shares", "difference": "sole_shares"}
 
 
 class HistoryTooShort(PipelineError):
@@ -305,7 +306,7 @@ def _rewards(
             *(pl.Series(name, [value]).new_from_index(0, batch.height) for name, value in named.items()),
             pl.Series("reward_id", ids, dtype=pl.String),
             batch["agents"],
-            scaled_lists(batch["credit_shares"], raw).alias("credits"),
+            scaled_lists(batch[_SHARES[configuration.credit]], raw).alias("credits"),
             batch["turn_agents"],
             shaped_reward_lists(batch["turn_potentials"], pl.Series(raw), configuration.gamma).alias("turn_rewards"),
         ]

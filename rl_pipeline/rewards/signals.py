@@ -94,6 +94,7 @@ _MEASURED: dict[str, pl.DataType] = {
     "restarts": pl.UInt32(),
     "agents": pl.List(pl.String()),
     "credit_shares": pl.List(pl.Float64()),
+    "sole_shares": pl.List(pl.Float64()),
     "turn_agents": pl.List(pl.String()),
     "turn_potentials": pl.List(pl.Float64()),
 }

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from rl_pipeline.rewards.credit import coverage_shares
+from rl_pipeline.rewards.credit import coverage_game
 from rl_pipeline.rewards.document import Turn
 from rl_pipeline.rewards.shaping import potentials
 
@@ -38,6 +38,7 @@ class Credits(NamedTuple):
 
     agents: list[str]
     credit_shares: list[float]
+    sole_shares: list[float]
     turn_agents: list[str]
     turn_potentials: list[float]
 
@@ -117,14 +118,14 @@ def steps_of(turns: Sequence[Turn], made: Sequence[MadeCall]) -> list[Step]:
 
 
 def credits_of(turns: Sequence[Turn], steps: Sequence[Step]) -> Credits:
-    """The agents in order of their first turn, their Shapley shares of the steps, and the potentials of the turns."""
+    """The agents in order of their first turn, their shares of the steps, and the potentials of the turns."""
     turn_agents = [turn.agent for turn in turns]
     agents = list(dict.fromkeys(turn_agents))
     new_steps = [0] * len(turns)
     for step in steps:
         new_steps[step.turn] += 1
-    shares = coverage_shares(agents, [step.agents for step in steps], turn_agents)
-    return Credits(agents, shares, turn_agents, potentials(new_steps))
+    game = coverage_game(1.0, agents, [step.agents for step in steps], turn_agents)
+    return Credits(agents, game.shares(agents), game.sole_shares(agents), turn_agents, potentials(new_steps))
 
 
 def _key(turn: Turn) -> CallKey:

@@ -278,30 +278,10 @@ def remember_configuration(
     warehouse.insert("reward_configurations", pl.DataFrame([row]))
 
 
-def feedback_of(warehouse: Warehouse, trajectory_ids: Sequence[str]) -> pl.DataFrame:
-    """The feedback on the trajectories, accepted or erased since, in the order of its stream."""
-    return pl.concat(
-        warehouse.query(
-            f"{_FEEDBACK} AND trajectory_id IN {{ids:Array(String)}}",
-            {"ids": list(trajectory_ids[start : start + _IDS_PER_QUERY])},
-        )
-        for start in range(0, max(1, len(trajectory_ids)), _IDS_PER_QUERY)
-    ).sort("sequence")
-
-
 def feedback_on(warehouse: Warehouse, stream: str, first: int, last: int) -> pl.DataFrame:
     """The feedback on the measured trajectories of a range of sequences, accepted or erased since, in its order."""
     return warehouse.query(
         "\n".join((_FEEDBACK, "AND trajectory_id IN (", _MEASURED_IDS, ") ORDER BY sequence")),
-        {"stream": stream, "first": first, "last": last},
-    )
-
-
-def feedback_between(warehouse: Warehouse, stream: str, first: int, last: int) -> pl.DataFrame:
-    """The feedback of a range of sequences of the feedback stream, accepted or erased since, in its order."""
-    return warehouse.query(
-        f"{_FEEDBACK} AND stream = {{stream:String}} AND sequence BETWEEN {{first:UInt64}} AND {{last:UInt64}} "
-        "ORDER BY sequence",
         {"stream": stream, "first": first, "last": last},
     )
 

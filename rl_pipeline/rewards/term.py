@@ -89,11 +89,6 @@ class Term(Protocol):
         ...
 
 
-def term_names() -> frozenset[str]:
-    """Every name that can be given a weight."""
-    return frozenset(_known())
-
-
 def terms_named(names: Iterable[str]) -> tuple[Term, ...]:
     """The terms of these names, in the order of their names; raises `TermError`."""
     known = _known()

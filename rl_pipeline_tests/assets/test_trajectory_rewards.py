@@ -70,6 +70,11 @@ def score(resources: dict[str, Any], day: str) -> dict[str, Any]:
     return {label: value.value for label, value in event.metadata.items()} | {"checks": checks}
 
 
+def failed_checks(resources: dict[str, Any], day: str) -> set[str]:
+    result = materialize(resources, day, trajectory_rewards, whatever_comes_next)
+    return {evaluation.check_name for evaluation in result.get_asset_check_evaluations() if not evaluation.passed}
+
+
 def published(stream: JetStream) -> list[Reward]:
     last = stream.state("RL_REWARDS").last_sequence
     found = [message for batch in stream.read("RL_REWARDS", 1, last, 500) for message in batch] if last else []
@@ -181,9 +186,7 @@ def test_a_reward_out_of_bounds_stops_what_comes_next(
     score(resources, day)
     downstream_ran.clear()
     warehouse.execute("ALTER TABLE rewards UPDATE raw_total = 1.5 WHERE sequence = 2", {}, {"mutations_sync": 2})
-    result = materialize(resources, day, trajectory_rewards, whatever_comes_next)
-    failed = {e.check_name for e in result.get_asset_check_evaluations() if not e.passed}
-    assert failed == {"rewards_are_bounded"}
+    assert failed_checks(resources, day) == {"rewards_are_bounded"}
     assert downstream_ran == []
 
 
@@ -195,9 +198,7 @@ def test_a_trajectory_without_a_reward_is_noticed(
     score(resources, day)
     downstream_ran.clear()
     repeat_a_place(warehouse)
-    result = materialize(resources, day, trajectory_rewards, whatever_comes_next)
-    failed = {e.check_name for e in result.get_asset_check_evaluations() if not e.passed}
-    assert failed == {"every_trajectory_has_a_reward"}
+    assert failed_checks(resources, day) == {"every_trajectory_has_a_reward"}
     assert downstream_ran == []
 
 

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from rl_pipeline.ingestion.dead_letters import show_dead_letter
+from rl_pipeline.ingestion.dead_letters import list_dead_letters, show_dead_letter
 from rl_pipeline.ingestion.draining import Replayed
 from rl_pipeline.ingestion.feedback import POINTS, FeedbackReport, drain_feedback, replay_feedback
 from rl_pipeline.ingestion.feedback_rows import (
     FeedbackRow,
     feedback_watermark,
-    list_refused_feedback,
     write_feedback,
 )
 from rl_pipeline.ingestion.ledger import StreamRecreated
@@ -257,7 +256,9 @@ def test_a_replay_from_a_stream_that_was_created_again_is_refused(ingesting: Ing
 
 def test_refused_feedback_is_listed_by_reason_and_range_the_newest_first(ingesting: Ingesting) -> None:
     def listed(**options: Any) -> list[int]:
-        return list_refused_feedback(ingesting.warehouse, STREAM, **options)["sequence"].to_list()
+        return list_dead_letters(ingesting.warehouse, STREAM, ledger="trajectory_feedback", **options)[
+            "sequence"
+        ].to_list()
 
     publish(ingesting, feedback(1, kind="stars"), feedback(2), b"nonsense", feedback(4, kind="stars"))
     drain(ingesting)

@@ -26,6 +26,7 @@ _LISTS = {
     "feedback_users": pl.List(pl.String()),
     "agents": pl.List(pl.String()),
     "credit_shares": pl.List(pl.Float64()),
+    "sole_shares": pl.List(pl.Float64()),
     "turn_agents": pl.List(pl.String()),
     "turn_potentials": pl.List(pl.Float64()),
 }

@@ -63,6 +63,7 @@ def simulated_signals(count: int, seed: int, success: float = 0.7, task_types: i
         feedback_users=[["somebody"] if s > 0.7 else [] for s in share],
         agents=[["main", "helper"] if s > 0.9 else ["main"] for s in share],
         credit_shares=[[0.75, 0.25] if s > 0.9 else [1.0] for s in share],
+        sole_shares=[[0.5, 0.0] if s > 0.9 else [1.0] for s in share],
         turn_potentials=[[0.5 * n / m for n in range(1, m)] + [0.0] for m in turns.tolist()],
     )
 

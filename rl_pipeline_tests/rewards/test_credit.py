@@ -3,7 +3,7 @@
 import itertools
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from fractions import Fraction
 
 import pytest
@@ -17,7 +17,6 @@ from rl_pipeline.rewards.credit import (
     InvalidGame,
     assign_credit,
     coverage_game,
-    coverage_shares,
     difference_rewards,
     sampled_shapley,
     shapley,
@@ -136,6 +135,12 @@ def test_the_credit_of_two_games_is_the_sum_of_their_credits(one: int, other: in
     assert both == pytest.approx({agent: parts[0][agent] + parts[1][agent] for agent in AGENTS}, abs=1e-13)
 
 
+def coverage_shares(
+    agents: Sequence[str], steps: Sequence[Collection[str]], turn_agents: Sequence[str] = ()
+) -> list[float]:
+    return coverage_game(1.0, agents, steps, turn_agents).shares(agents)
+
+
 @given(
     st.lists(st.sets(st.sampled_from([*AGENTS, "stranger"]), max_size=4), max_size=12),
     st.lists(st.sampled_from(AGENTS), max_size=8),
@@ -151,6 +156,8 @@ def test_the_closed_form_of_the_coverage_game_is_its_shapley_value(
     shares = coverage_shares(AGENTS, steps, turn_agents)
     assert math.fsum(shares) == pytest.approx(1.0, abs=1e-12)
     assert list(assigned.credits.values()) == pytest.approx([worth * share for share in shares], abs=1e-15)
+    lost = difference_rewards(AGENTS, coverage_game(1.0, AGENTS, steps, turn_agents))
+    assert game.sole_shares(AGENTS) == pytest.approx(list(lost.values()), abs=1e-12)
 
 
 def test_a_step_that_two_agents_achieved_is_shared_and_a_failed_agent_gets_nothing() -> None:

@@ -1,6 +1,7 @@
 """Rewards do not depend on when or in which batches they were computed, and say what the specification says."""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -307,3 +308,14 @@ def test_a_drop_of_success_shows_in_the_raw_mean_and_is_hidden_by_the_normalised
         assert normalised[3_000:3_500].mean() < normalised[2_000:3_000].mean() - 0.04
         assert normalised[4_000:].mean() == pytest.approx(0.5, abs=0.02)
     record_property("simulated drops", seeds)
+
+
+def test_credit_is_shared_or_what_the_team_would_lose_as_configured() -> None:
+    batch = signals_with(
+        1, status=["success"], agents=[["a", "b"]], credit_shares=[[0.75, 0.25]], sole_shares=[[0.5, 0.0]]
+    )
+    only_success = RewardConfiguration({"task_completion": 1.0})
+    shared = score(batch, History.empty(), only_success)
+    lost = score(batch, History.empty(), replace(only_success, credit="difference"))
+    assert (shared["credits"][0].to_list(), lost["credits"][0].to_list()) == ([0.75, 0.25], [0.5, 0.0])
+    assert shared["reward_id"][0] != lost["reward_id"][0]

@@ -102,7 +102,7 @@ def test_the_potential_rises_with_new_steps_alone_and_ends_at_zero() -> None:
 
 
 def test_a_trajectory_without_readable_turns_has_no_agents() -> None:
-    assert credits_of([], []) == Credits([], [], [], [])
+    assert credits_of([], []) == Credits([], [], [], [], [])
 
 
 def test_a_turn_without_an_agent_belongs_to_the_trajectorys_agent() -> None:

@@ -14,8 +14,6 @@ from rl_pipeline.rewards.revisions import FEEDBACK
 from rl_pipeline.rewards.signals import SIGNALS
 from rl_pipeline.rewards.storing import (
     documents_of,
-    feedback_between,
-    feedback_of,
     feedback_on,
     history_frames,
     read_rewards,
@@ -185,15 +183,16 @@ def test_the_configuration_that_was_chosen_last_is_in_force(warehouse: ClickHous
     assert found["scores_hash"].to_list() == ["scores of one", "scores of two"]
 
 
-def test_feedback_is_found_by_trajectory_and_by_sequence(warehouse: ClickHouseWarehouse) -> None:
+def test_feedback_is_found_by_the_sequences_of_its_trajectories(warehouse: ClickHouseWarehouse) -> None:
     for number, verdict, about in ((1, "accepted", 1), (2, "duplicate", 1), (3, "accepted", 2), (4, "accepted", 1)):
         row = FeedbackRow(number, TIME, verdict, 1, trajectory_id=trajectory_id(about), kind="stars", rating=number)
         write_feedback(warehouse, "RL_FEEDBACK", [replace(row, feedback_id=f"f-{number}")])
-    found = feedback_of(warehouse, [trajectory_id(1), trajectory_id(9)])
+    write_signals(warehouse, signals({"sequence": 1}, {"sequence": 2}, {"sequence": 9}), NOW)
+    found = feedback_on(warehouse, STREAM, 1, 1)
     assert found.select("sequence", "feedback_id", "rating").rows() == [(1, "f-1", 1), (4, "f-4", 4)]
     assert found.select(*FEEDBACK).schema == pl.Schema(FEEDBACK)
-    assert feedback_between(warehouse, "RL_FEEDBACK", 2, 3)["sequence"].to_list() == [3]
-    assert feedback_of(warehouse, []).is_empty()
+    assert feedback_on(warehouse, STREAM, 1, 9)["sequence"].to_list() == [1, 3, 4]
+    assert feedback_on(warehouse, STREAM, 9, 9).is_empty()
 
 
 def test_erased_feedback_is_found_where_its_trajectory_is_known(warehouse: ClickHouseWarehouse) -> None:
@@ -203,9 +202,4 @@ def test_erased_feedback_is_found_where_its_trajectory_is_known(warehouse: Click
     write_feedback(warehouse, "RL_FEEDBACK", [known, FeedbackRow(2, TIME, "erased", ERASED_REVISION), said])
     write_signals(warehouse, signals({"sequence": 1}), NOW)
     expected = [(1, heard, ""), (3, TIME, "thumbs_up")]
-    for found in (
-        feedback_of(warehouse, [trajectory_id(1), ""]),
-        feedback_on(warehouse, STREAM, 1, 1),
-        feedback_between(warehouse, "RL_FEEDBACK", 1, 3),
-    ):
-        assert found.select("sequence", "stream_time", "kind").rows() == expected
+    assert feedback_on(warehouse, STREAM, 1, 1).select("sequence", "stream_time", "kind").rows() == expected

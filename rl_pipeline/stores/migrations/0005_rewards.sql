@@ -53,6 +53,7 @@ CREATE TABLE IF NOT EXISTS trajectory_signals {on_cluster}
     restarts          Nullable(UInt32),
     agents            Array(String) COMMENT 'In the order of their first turns.',
     credit_shares     Array(Float64) COMMENT 'Of each agent; they sum to 1.',
+    sole_shares       Array(Float64) COMMENT 'Of each agent: the share of the steps that nobody else achieved.',
     turn_agents       Array(String),
     turn_potentials   Array(Float64),
     measured_at       DateTime64(3, 'UTC'),
@@ -63,7 +64,7 @@ CREATE TABLE IF NOT EXISTS trajectory_signals {on_cluster}
         tokens, code_snippets, code_unparsable, lint_score, lint_from, tests_passed, tests_total, tests_from,
         tests_doubt, security_critical, feedback_kinds, feedback_ratings, feedback_users, corrections_shown,
         answer_structure, answer_depth, answer_similarity, rounds, consensus, votes, votes_right, restarts, agents,
-        credit_shares, turn_agents, turn_potentials
+        credit_shares, sole_shares, turn_agents, turn_potentials
     )))))
 )
 ENGINE = {replicated}ReplacingMergeTree(earliness)
@@ -144,7 +145,7 @@ CREATE TABLE IF NOT EXISTS rewards {on_cluster}
     configuration      LowCardinality(String) COMMENT 'Hash of the reward configuration.',
     reward_id          String,
     agents             Array(String),
-    credits            Array(Float64) COMMENT 'Of each agent; they sum to the raw total.',
+    credits            Array(Float64) COMMENT 'Of each agent; Shapley values sum to the raw total.',
     turn_agents        Array(String) COMMENT 'Who acted in each turn, by the facts of this revision.',
     turn_rewards       Array(Float64) COMMENT 'Shaped, of each turn.',
     scored_at          DateTime64(3, 'UTC'),
