@@ -17,6 +17,7 @@ import typer
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.ingestion_commands import archive, dead_letters, erase, ingest
 from rl_pipeline.reward_commands import probe_rewards, rescore
+from rl_pipeline.training_commands import cancel, jobs, train
 
 if TYPE_CHECKING:
     from rl_pipeline.settings import Settings
@@ -39,6 +40,9 @@ app.add_typer(archive, name="archive")
 app.command()(erase)
 app.command()(rescore)
 app.command("probe-rewards")(probe_rewards)
+app.command()(train)
+app.command()(cancel)
+app.command()(jobs)
 
 
 def main() -> None:

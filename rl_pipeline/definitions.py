@@ -1,33 +1,54 @@
-"""The lineage, top to bottom: so far from the trajectory stream to rewards."""
+"""The lineage, top to bottom: so far from the trajectory stream to policy checkpoints."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
 
+from rl_pipeline.assets.curated_datasets import curated_datasets
+from rl_pipeline.assets.policy_checkpoints import policy_checkpoints
 from rl_pipeline.assets.redacted_trajectories import raw_and_redacted_trajectories, trajectories_are_ingested_in_time
 from rl_pipeline.assets.trajectory_rewards import known_tricks_do_not_pay, trajectory_rewards
 from rl_pipeline.assets.trajectory_stream import trajectory_stream
 from rl_pipeline.automation.archiving import archive_at_night, archive_trajectories
+from rl_pipeline.automation.checkpoint_retention import prune_at_night, prune_checkpoints
+from rl_pipeline.automation.imports import import_trajectories
 from rl_pipeline.automation.rewards_due import rewards_due, score_trajectories
+from rl_pipeline.automation.training_due import training_due, training_schedule
+from rl_pipeline.automation.training_requested import train_policy, training_requested
 from rl_pipeline.automation.trajectories_waiting import ingest_trajectories, trajectories_waiting
 from rl_pipeline.resources.ingest import IngestResource
 from rl_pipeline.resources.objects import ObjectsResource
 from rl_pipeline.resources.rewards import RewardsResource
 from rl_pipeline.resources.stream import StreamResource
+from rl_pipeline.resources.training import TrainingResource
 from rl_pipeline.resources.warehouse import WarehouseResource
 from rl_pipeline.settings import Settings, load_settings
 
 
 def build_definitions(overrides: Mapping[str, Any] | None = None) -> dg.Definitions:
     """The code location; `overrides` replaces resources by name, as tests do."""
+    settings = load_settings()
     return dg.Definitions(
-        assets=[trajectory_stream, raw_and_redacted_trajectories, trajectory_rewards],
+        assets=[
+            trajectory_stream,
+            raw_and_redacted_trajectories,
+            trajectory_rewards,
+            curated_datasets,
+            policy_checkpoints,
+        ],
         asset_checks=[trajectories_are_ingested_in_time, known_tricks_do_not_pay],
-        jobs=[ingest_trajectories, score_trajectories, archive_trajectories],
-        sensors=[trajectories_waiting, rewards_due],
-        schedules=[archive_at_night],
-        resources={**resources_from(load_settings()), **(overrides or {})},
+        jobs=[
+            ingest_trajectories,
+            score_trajectories,
+            archive_trajectories,
+            import_trajectories,
+            train_policy,
+            prune_checkpoints,
+        ],
+        sensors=[trajectories_waiting, rewards_due, training_due, training_requested],
+        schedules=[archive_at_night, training_schedule(settings.rl_schedule_cron), prune_at_night],
+        resources={**resources_from(settings), **(overrides or {})},
         # A step in a process of its own costs seconds of start-up and gains nothing here.
         executor=dg.in_process_executor,
     )
@@ -63,8 +84,34 @@ def resources_from(settings: Settings) -> dict[str, Any]:
             weights=settings.reward_weights,
             configuration_file=str(settings.reward_configuration_file) if settings.reward_configuration_file else None,
         ),
+        "training": _training(settings),
         "model_objects": ObjectsResource(url=settings.model_storage_path, endpoint_url=settings.s3_endpoint_url),
     }
+
+
+def _training(settings: Settings) -> TrainingResource:
+    home = settings.rl_pipeline_home.absolute()
+    return TrainingResource(
+        algorithm=settings.rl_algorithm,
+        base_model=settings.rl_base_model,
+        threshold=settings.rl_training_threshold,
+        min_new=settings.rl_training_min_new,
+        degradation_drop=settings.rl_degradation_drop,
+        work_directory=str(settings.training_work_directory or home / "training"),
+        import_directory=str(settings.training_import_directory or home / "imports"),
+        model_directory=str(settings.model_directory or home / "models"),
+        processes=settings.training_processes,
+        hostfile=str(settings.training_hostfile) if settings.training_hostfile else None,
+        memory_limit_gb=settings.training_memory_limit_gb,
+        stall_seconds=settings.training_stall_seconds,
+        gpu_hour_usd=settings.training_gpu_hour_usd,
+        cpu_hour_usd=settings.training_cpu_hour_usd,
+        tracking_uri=settings.mlflow_tracking_uri,
+        signing_key=dg.EnvVar("CHECKPOINT_SIGNING_KEY") if settings.checkpoint_signing_key else "",
+        public_keys=settings.checkpoint_public_keys or "",
+        objects_url=settings.trajectory_storage_path,
+        objects_endpoint_url=settings.s3_endpoint_url,
+    )
 
 
 defs = build_definitions()

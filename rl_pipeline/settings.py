@@ -136,6 +136,30 @@ class Settings(BaseSettings):
     rl_base_model: str = Field("qwen2.5-32b-instruct", min_length=1, description="The model that training starts from.")
     rl_training_threshold: int = Field(5000, ge=1, description="New trajectories that start a training.")
     rl_schedule_cron: Cron = Field("0 2 * * *", description="When the scheduled training starts, in UTC.")
+    rl_training_min_new: int = Field(500, ge=1, description="With fewer new trajectories the schedule trains nothing.")
+    rl_degradation_drop: float = Field(0.10, gt=0, le=1, description="Drop of the raw reward that starts a training.")
+    training_work_directory: Path | None = Field(
+        None, description="Where training runs keep state to resume from; else under the home. Must outlive a machine."
+    )
+    training_import_directory: Path | None = Field(
+        None, description="Below which a request may name files of trajectories; else under the home."
+    )
+    training_processes: int | None = Field(
+        None, ge=1, description="Processes of a training; else one per GPU, or one per core up to 2."
+    )
+    training_hostfile: Path | None = Field(None, description="The nodes of a training, as DeepSpeed reads them.")
+    training_memory_limit_gb: float | None = Field(None, gt=0, description="Most memory of one training process.")
+    training_stall_seconds: float = Field(600, gt=0, description="The least time without a step that counts as a hang.")
+    training_gpu_hour_usd: float = Field(2.0, ge=0, description="Price of an hour of a GPU, for the cost estimate.")
+    training_cpu_hour_usd: float = Field(0.05, ge=0, description="Price of an hour of a core, where there is no GPU.")
+    model_directory: Path | None = Field(None, description="Where base models are found by name, or kept once fetched.")
+    mlflow_tracking_uri: str = Field("http://mlflow:5000", min_length=1, description="Where trainings are tracked.")
+    checkpoint_signing_key: SecretStr | None = Field(
+        None, description="<key id>:<Ed25519 private key, base64>; checkpoints are signed with it."
+    )
+    checkpoint_public_keys: str | None = Field(
+        None, description="<key id>:<Ed25519 public key, base64>, separated by commas; whose checkpoints are trusted."
+    )
 
     # Rewards
     reward_weight_task_completion: Weight = Field(0.40, description="Share of task completion in the total reward.")
@@ -162,6 +186,7 @@ class Settings(BaseSettings):
         None, description="Port of the embedded ClickHouse; else 8123 or a free one."
     )
     rl_pipeline_ui_port: Port | None = Field(None, description="Port of the Dagster UI; else 3000 or a free one.")
+    rl_pipeline_mlflow_port: Port | None = Field(None, description="Port of MLflow; else 5000 or a free one.")
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -175,12 +200,10 @@ class Settings(BaseSettings):
             raise ValueError("NATS_USER and NATS_PASSWORD belong together: set both or neither")
         if not self.agentzero_jetstream:
             raise ValueError("AGENTZERO_JETSTREAM=false contradicts NATS_URL: the pipeline reads from JetStream only")
-        ports = [self.rl_pipeline_nats_port, self.rl_pipeline_clickhouse_port, self.rl_pipeline_ui_port]
-        chosen = [port for port in ports if port]
+        ports = [f"rl_pipeline_{component}_port" for component in ("nats", "clickhouse", "ui", "mlflow")]
+        chosen = [port for name in ports if (port := getattr(self, name))]
         if len(set(chosen)) < len(chosen):
-            raise ValueError(
-                "RL_PIPELINE_NATS_PORT, RL_PIPELINE_CLICKHOUSE_PORT and RL_PIPELINE_UI_PORT must be different ports"
-            )
+            raise ValueError(f"{', '.join(ports).upper()} must be different ports")
         return self
 
     @property
@@ -204,7 +227,7 @@ class Settings(BaseSettings):
         return _validated({**profile, **explicit})
 
 
-def embedded_profile(home: Path, *, nats_url: str, clickhouse_url: str) -> dict[str, object]:
+def embedded_profile(home: Path, *, nats_url: str, clickhouse_url: str, mlflow_url: str) -> dict[str, object]:
     """The defaults of one machine: local servers, files in place of S3, and the small model."""
     objects = home.resolve() / "objects"
     return {
@@ -213,6 +236,7 @@ def embedded_profile(home: Path, *, nats_url: str, clickhouse_url: str) -> dict[
         "model_storage_path": str(objects / "rl-checkpoints"),
         "trajectory_storage_path": str(objects / "trajectories"),
         "rl_base_model": "embedded-small",
+        "mlflow_tracking_uri": mlflow_url,
         "ingest_wait_seconds": 5,
         "rl_pipeline_home": home.resolve(),
     }

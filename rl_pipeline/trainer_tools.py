@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, cast
+from uuid import uuid4
 
 from rl_pipeline.collection import publishing, subscribing
 from rl_pipeline.contracts import Message, serialize, validate_trajectory
@@ -21,6 +22,7 @@ __all__ = [
     "compute_reward",
     "publish_nats",
     "redact_sensitive_info",
+    "request_training",
     "subscribe_nats",
     "validate_trajectory",
 ]
@@ -54,6 +56,18 @@ def subscribe_nats(subject: str, queue_group: str = "rl-trainers") -> Iterator[s
     """Hear a subject at `NATS_URL` for the length of the block; see `rl_pipeline.collection.subscribe_nats`."""
     with open_stream(current_settings()) as stream, subscribing.subscribe_nats(stream, subject, queue_group) as heard:
         yield heard
+
+
+def request_training(message: str) -> str:
+    """Ask for a training in words, as `Trigger training job with 10K samples from last 30 days`.
+
+    Returns what to report to the superior agent, and the job's id in a line of its own. Raises `UnclearSentence`.
+    """
+    from rl_pipeline.training.spoken import spoken_request
+    from rl_pipeline.training_commands import publish_request
+
+    now, job_id = datetime.now(UTC), f"manual-{uuid4()}"
+    return publish_request(spoken_request(message, job_id=job_id, requester="rl-trainer-subordinate", now=now))
 
 
 def compute_reward(

@@ -51,7 +51,12 @@ def test_a_cluster_is_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_child_process_reads_the_same_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CLICKHOUSE_PASSWORD", "hunter2")
     monkeypatch.setenv("NATS_REPLICAS", "3")
-    profile = embedded_profile(tmp_path, nats_url="nats://127.0.0.1:4222", clickhouse_url="http://127.0.0.1:8123")
+    profile = embedded_profile(
+        tmp_path,
+        nats_url="nats://127.0.0.1:4222",
+        clickhouse_url="http://127.0.0.1:8123",
+        mlflow_url="http://127.0.0.1:5000",
+    )
     settings = load_settings().with_defaults(profile)
     for variable, value in child_environment(settings, DAGSTER_HOME=str(tmp_path)).items():
         monkeypatch.setenv(variable, value)
@@ -84,7 +89,7 @@ def test_settings_cannot_be_changed_after_they_are_read() -> None:
         ({"REWARD_WEIGHT_EFFICIENCY": "0.5"}, ["REWARD_WEIGHT_EFFICIENCY", "must sum to 1", "1.3"]),
         ({"REWARD_WEIGHT_EFFICIENCY": "-0.2"}, ["REWARD_WEIGHT_EFFICIENCY"]),
         ({"RL_TRAINING_THRESHOLD": "0"}, ["RL_TRAINING_THRESHOLD", "greater than or equal to 1"]),
-        ({"RL_ALGORITHM": "alchemy"}, ["RL_ALGORITHM", "'ppo', 'dpo', 'rloo', 'grpo' or 'reinforce'"]),
+        ({"RL_ALGORITHM": "alchemy"}, ["RL_ALGORITHM", "'ppo', 'dpo', 'rloo', 'grpo', 'reinforce' or 'sft'"]),
         ({"RL_SCHEDULE_CRON": "daily"}, ["RL_SCHEDULE_CRON", "five fields"]),
         ({"NATS_URL": "localhost"}, ["NATS_URL", "nats://host:port"]),
         ({"NATS_URL": "nats://one:4222,two:4222"}, ["NATS_URL", "nats://host:port"]),
@@ -129,7 +134,12 @@ def test_the_embedded_profile_replaces_defaults_and_yields_to_the_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("CLICKHOUSE_URL", "http://warehouse.example:8123")
-    profile = embedded_profile(tmp_path, nats_url="nats://127.0.0.1:4222", clickhouse_url="http://127.0.0.1:8123")
+    profile = embedded_profile(
+        tmp_path,
+        nats_url="nats://127.0.0.1:4222",
+        clickhouse_url="http://127.0.0.1:8123",
+        mlflow_url="http://127.0.0.1:5000",
+    )
     settings = load_settings().with_defaults(profile)
     assert settings.nats_url == "nats://127.0.0.1:4222"
     assert settings.clickhouse_url == "http://warehouse.example:8123"
@@ -148,6 +158,11 @@ def test_what_was_set_in_code_survives_a_profile_and_the_environment(
 ) -> None:
     monkeypatch.setenv("DAGSTER_HOME", "/somebody/elses")
     apart = load_settings().model_copy(update={"dagster_home": None, "rl_pipeline_home": tmp_path})
-    profile = embedded_profile(Path("elsewhere"), nats_url="nats://127.0.0.1:1", clickhouse_url="http://127.0.0.1:1")
+    profile = embedded_profile(
+        Path("elsewhere"),
+        nats_url="nats://127.0.0.1:1",
+        clickhouse_url="http://127.0.0.1:1",
+        mlflow_url="http://127.0.0.1:1",
+    )
     settings = apart.with_defaults(profile)
     assert (settings.dagster_home, settings.rl_pipeline_home) == (None, tmp_path)

@@ -21,6 +21,7 @@ from rl_pipeline.contracts.registry import (
 from rl_pipeline.contracts.reward import Normalization, Reward, RewardComponent, RewardMetadata
 from rl_pipeline.contracts.schemas import schema_drift, write_schemas
 from rl_pipeline.contracts.strict_json import DEFAULT_LIMITS, ParseLimits, parse_strict_json
+from rl_pipeline.contracts.training_cancel import TrainingCancel
 from rl_pipeline.contracts.training_request import Algorithm, Priority, TrainingConfig, TrainingRequest, TriggerReason
 from rl_pipeline.contracts.training_status import FailureCode, JobStatus, TrainingStatus
 from rl_pipeline.contracts.trajectory import (
@@ -70,6 +71,7 @@ __all__ = [
     "TaskContext",
     "TaskStatus",
     "Topic",
+    "TrainingCancel",
     "TrainingConfig",
     "TrainingRequest",
     "TrainingStatus",

@@ -20,11 +20,21 @@ from rl_pipeline.contracts.fields import ClosedObject, contract_field_names
 from rl_pipeline.contracts.model_deployed import ModelDeployed
 from rl_pipeline.contracts.reward import Reward
 from rl_pipeline.contracts.strict_json import DEFAULT_LIMITS, ParseLimits, find_offence, parse_strict_json
+from rl_pipeline.contracts.training_cancel import TrainingCancel
 from rl_pipeline.contracts.training_request import TrainingRequest
 from rl_pipeline.contracts.training_status import TrainingStatus
 from rl_pipeline.contracts.trajectory import Trajectory
 
-Message = Trajectory | TrajectoryReference | Reward | TrainingRequest | TrainingStatus | ModelDeployed | Feedback
+Message = (
+    Trajectory
+    | TrajectoryReference
+    | Reward
+    | TrainingRequest
+    | TrainingStatus
+    | ModelDeployed
+    | Feedback
+    | TrainingCancel
+)
 
 _Model = TypeVar("_Model", bound=ClosedObject)
 
@@ -80,6 +90,7 @@ TOPICS = _by_subject(
 )
 EXTENSION_TOPICS = _by_subject(
     Topic("agent.rl.feedback.v1", "feedback.v1.schema.json", "What users thought of a trajectory", Feedback),
+    Topic("agent.rl.training.cancel.v1", "training.cancel.v1.schema.json", "Ends of training jobs", TrainingCancel),
 )
 ALL_TOPICS: Mapping[str, Topic] = MappingProxyType({**TOPICS, **EXTENSION_TOPICS})
 

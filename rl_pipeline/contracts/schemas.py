@@ -71,14 +71,14 @@ def _register(topics: Mapping[str, Topic]) -> dict[str, Any]:
 
 def _schema(topic: Topic) -> dict[str, Any]:
     generated = _with_claim_check() if topic.message is Trajectory else _generate(topic.message)
-    parts = generated.pop("$defs")
+    parts = generated.pop("$defs", None)
     return {
         "$schema": GenerateJsonSchema.schema_dialect,
         "$id": f"urn:rl-pipeline:agent-rl:{topic.schema_file.removesuffix('.schema.json')}",
         "title": generated.pop("title"),
         "description": generated.pop("description"),
         **generated,
-        "$defs": parts,
+        **({"$defs": parts} if parts else {}),
     }
 
 

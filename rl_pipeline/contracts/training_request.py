@@ -24,7 +24,8 @@ from rl_pipeline.contracts.fields import (
 )
 from rl_pipeline.contracts.trajectory import Domain
 
-Algorithm = Literal["ppo", "dpo", "rloo", "grpo", "reinforce"]
+# `sft` is an addition to the first contract: imitation of the best trajectories.
+Algorithm = Literal["ppo", "dpo", "rloo", "grpo", "reinforce", "sft"]
 TriggerReason = Literal["scheduled", "threshold_reached", "manual", "performance_degradation"]
 Priority = Literal["low", "normal", "high", "urgent"]
 EvaluationMetric = Literal["reward", "task_completion", "efficiency", "loss", "kl_divergence"]
@@ -165,6 +166,7 @@ class TrainingRequestMetadata(
 
     requested_by: str | None = optional("User or system behind the requester.")
     previous_training_job: Identifier | None = optional("Job that this one continues.")
+    shadow: bool | None = optional("True: train and validate, and never deploy.")
     notes: str | None = optional("For people.")
 
 

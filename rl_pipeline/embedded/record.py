@@ -61,6 +61,10 @@ def read_record(directory: Path) -> StackRecord | None:
 
 def settings_of_running_stack(settings: Settings, record: StackRecord) -> Settings:
     """The settings with which a command reaches the stack that runs in their home."""
+    from rl_pipeline.embedded.signing_keys import signing_keys  # what runs beside a stack has what a stack needs
+
     home, urls = settings.rl_pipeline_home, record.urls
-    servers = embedded_profile(home, nats_url=urls["nats"], clickhouse_url=urls["clickhouse"])
-    return settings.with_defaults({**servers, **redaction_keys(home)})
+    servers = embedded_profile(
+        home, nats_url=urls["nats"], clickhouse_url=urls["clickhouse"], mlflow_url=urls["mlflow"]
+    )
+    return settings.with_defaults({**servers, **redaction_keys(home), **signing_keys(home)})

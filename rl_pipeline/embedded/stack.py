@@ -22,12 +22,13 @@ from rl_pipeline.embedded.home import Home, HomeUnusable, hold, writing
 from rl_pipeline.embedded.nats_server import nats_answers, nats_server_command, write_nats_configuration
 from rl_pipeline.embedded.ports import LOOPBACK, choose_port, free_port, listens, one_stack_starts_at_a_time
 from rl_pipeline.embedded.redaction_keys import make_redaction_keys, redaction_keys
+from rl_pipeline.embedded.signing_keys import make_signing_key, signing_keys
 from rl_pipeline.embedded.supervisor import Component, Supervisor
 from rl_pipeline.settings import Settings, child_environment, embedded_profile
 
 _PROBE_TIMEOUT_SECONDS = 2.0
 _DAEMON_QUERY = "{ instance { daemonHealth { allDaemonStatuses { required lastHeartbeatTime } } } }"
-_POOLS = ("ingest", "rewards")
+_POOLS = ("ingest", "rewards", "training")
 # Ctrl-C, a service manager's stop, and a closed terminal.
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _INSTANCE_FILE = Path(__file__).with_name("dagster.yaml")
@@ -40,10 +41,11 @@ class Addresses:
     nats: str
     clickhouse: str
     ui: str
+    mlflow: str
 
     def urls(self) -> dict[str, str]:
         """The addresses by the name of their component."""
-        return {"nats": self.nats, "clickhouse": self.clickhouse, "ui": self.ui}
+        return {"nats": self.nats, "clickhouse": self.clickhouse, "ui": self.ui, "mlflow": self.mlflow}
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,9 @@ def _plan(settings: Settings, home: Home, report: Callable[[str], None]) -> tupl
     nats_port = choose_port("RL_PIPELINE_NATS_PORT", settings.rl_pipeline_nats_port, 4222)
     clickhouse_port = choose_port("RL_PIPELINE_CLICKHOUSE_PORT", settings.rl_pipeline_clickhouse_port, 8123)
     ui_port = choose_port("RL_PIPELINE_UI_PORT", settings.rl_pipeline_ui_port, 3000)
+    mlflow_port = choose_port("RL_PIPELINE_MLFLOW_PORT", settings.rl_pipeline_mlflow_port, 5000)
     servers: list[Component] = []
+    beside_dagster: list[Component] = []
     nats_url, clickhouse_url = settings.nats_url, settings.clickhouse_url
     if "nats_url" not in settings.model_fields_set:
         servers.append(_nats(nats_port, home))
@@ -108,17 +112,25 @@ def _plan(settings: Settings, home: Home, report: Callable[[str], None]) -> tupl
     if "clickhouse_url" not in settings.model_fields_set:
         servers.append(_clickhouse(clickhouse_port, home))
         clickhouse_url = servers[-1].address
-    addresses = Addresses(nats_url, clickhouse_url, f"http://{LOOPBACK}:{ui_port}")
-    profile = embedded_profile(home.directory, nats_url=addresses.nats, clickhouse_url=addresses.clickhouse)
+    mlflow_url = settings.mlflow_tracking_uri
+    if "mlflow_tracking_uri" not in settings.model_fields_set and Path(_program("mlflow")).exists():
+        beside_dagster.append(_mlflow(settings, mlflow_port, home))
+        mlflow_url = beside_dagster[-1].address
+    addresses = Addresses(nats_url, clickhouse_url, f"http://{LOOPBACK}:{ui_port}", mlflow_url)
+    profile = embedded_profile(
+        home.directory, nats_url=addresses.nats, clickhouse_url=addresses.clickhouse, mlflow_url=addresses.mlflow
+    )
     with writing(home.directory):
         make_redaction_keys(home.directory)
-        keys = redaction_keys(home.directory)
+        make_signing_key(home.directory)
+        keys = redaction_keys(home.directory) | signing_keys(home.directory)
     embedded = settings.with_defaults({**profile, **keys})
     supervisor = Supervisor(
         report=lambda component, state: report(f"{component.name:<12} {state:<8} {component.address}".rstrip()),
         on_change=lambda pids: home.write_record(addresses.urls(), pids),
     )
-    return Stack(embedded, addresses, supervisor), [servers, *_dagster(embedded, home, ui_port)]
+    code, dagster = _dagster(embedded, home, ui_port)
+    return Stack(embedded, addresses, supervisor), [servers, code, [*dagster, *beside_dagster]]
 
 
 def _nats(port: int, home: Home) -> Component:
@@ -143,6 +155,26 @@ def _clickhouse(port: int, home: Home) -> Component:
         command=[sys.executable, "-m", "rl_pipeline.embedded.clickhouse_http", "--data", data, "--port", str(port)],
         is_ready=lambda pid: listens(pid, port) and _get(f"{url}/ping") is not None,
         log=home.log("clickhouse"),
+        address=url,
+    )
+
+
+def _mlflow(settings: Settings, port: int, home: Home) -> Component:
+    url = f"http://{LOOPBACK}:{port}"
+    directory = home.subdirectory("mlflow")
+    return Component(
+        name="mlflow",
+        command=[
+            *(_program("mlflow"), "server", "--host", LOOPBACK, "--port", str(port), "--workers", "1"),
+            *("--backend-store-uri", f"sqlite:///{directory / 'mlflow.db'}"),
+            *("--artifacts-destination", str(directory / "artifacts")),
+        ],
+        is_ready=lambda pid: listens(pid, port) and _get(f"{url}/health") is not None,
+        log=home.log("mlflow"),
+        # Its own job runner would be eight more processes, and nobody asks it for jobs.
+        environment=child_environment(
+            settings, MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false", MLFLOW_DISABLE_TELEMETRY="true"
+        ),
         address=url,
     )
 

@@ -7,6 +7,8 @@ import dagster as dg
 from pydantic import Field
 
 from rl_pipeline.stores.jetstream import JetStream
+from rl_pipeline.stores.jetstream_lease import JetStreamLeases
+from rl_pipeline.stores.lease import Leases
 from rl_pipeline.stores.stream import Stream
 
 
@@ -21,11 +23,20 @@ class StreamResource(dg.ConfigurableResource[Stream]):
     @contextmanager
     def open(self) -> Iterator[Stream]:
         """A connection for the length of the block; raises `StreamUnavailable` when there is no server."""
-        with JetStream.connect(
+        with self._connected() as stream:
+            yield stream
+
+    @contextmanager
+    def open_with_leases(self) -> Iterator[tuple[Stream, Leases]]:
+        """A connection, and the leases that are held over it."""
+        with self._connected() as stream:
+            yield stream, JetStreamLeases(stream)
+
+    def _connected(self) -> JetStream:
+        return JetStream.connect(
             self.url,
             user=self.user,
             password=self.password,
             credentials_file=self.credentials_file,
             name="rl-pipeline-dagster",
-        ) as stream:
-            yield stream
+        )

@@ -1,4 +1,4 @@
-"""Which streams and durable consumers exist, with their limits; how they are created, and how drift is found.
+"""Which streams, durable consumers and buckets exist, with their limits; how they are created, how drift is found.
 
 `max_bytes` of the trajectories is the month's feed that is planned for, 100 GB; the limits of all streams together stay
 below what the embedded server may store. Only what exceeds a limit is dropped, the oldest first.
@@ -7,7 +7,7 @@ below what the embedded server may store. Only what exceeds a limit is dropped, 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.stores.jetstream import JetStream
@@ -85,6 +85,49 @@ class StreamSpec:
         }
 
 
+@dataclass(frozen=True)
+class BucketSpec:
+    """A key-value bucket, to JetStream a stream of the last value of each key. Values may end by themselves."""
+
+    bucket: str
+    description: str
+    max_bytes: int
+    consumers: ClassVar[tuple[ConsumerSpec, ...]] = ()
+    tolerated: ClassVar[Mapping[str, str]] = {}
+
+    @property
+    def name(self) -> str:
+        """The name of its stream."""
+        return f"KV_{self.bucket}"
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """What its stream takes."""
+        return (f"$KV.{self.bucket}.>",)
+
+    def key(self, name: str) -> str:
+        """The subject of a key."""
+        return f"$KV.{self.bucket}.{name}"
+
+    def configuration(self, replicas: int) -> dict[str, Any]:
+        """The bucket's stream as JetStream's API takes it: as `nats kv add` makes it, with values that may end."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "subjects": list(self.subjects),
+            "retention": "limits",
+            "discard": "new",
+            "storage": "file",
+            "max_msgs_per_subject": 1,
+            "max_bytes": self.max_bytes,
+            "allow_rollup_hdrs": True,
+            "deny_delete": True,
+            "allow_direct": True,
+            "allow_msg_ttl": True,
+            "num_replicas": replicas,
+        }
+
+
 TRAJECTORIES = StreamSpec(
     "RL_TRAJECTORIES",
     "What agents did, one message per trajectory.",
@@ -111,6 +154,7 @@ TRAINING = StreamSpec(
     max_messages=10_000,
     consumers=(
         ConsumerSpec("training_requests", "agent.rl.training.request.v1", "Starts a run for each accepted request."),
+        ConsumerSpec("training_cancellations", "agent.rl.training.cancel.v1", "Ends jobs that nobody wants any more."),
     ),
     tolerated={
         "agent.rl.training.>": "JetStream answers agent.rl.training.status.request with a PubAck before the service can"
@@ -160,6 +204,9 @@ ADVISORIES = StreamSpec(
 
 STREAMS = (TRAJECTORIES, REWARDS, TRAINING, MODELS, FEEDBACK, SERVING, DEAD_LETTERS, ADVISORIES)
 
+LEASES = BucketSpec("RL_LEASES", "Who does what only one may do at a time.", max_bytes=10**6)
+BUCKETS = (LEASES,)
+
 
 @dataclass(frozen=True)
 class Drift:
@@ -183,8 +230,10 @@ class BootstrapReport:
     notes: tuple[str, ...]
 
 
-def bootstrap(jetstream: JetStream, replicas: int = 1, streams: Sequence[StreamSpec] = STREAMS) -> BootstrapReport:
-    """Create the streams and consumers that are missing; change nothing that exists.
+def bootstrap(
+    jetstream: JetStream, replicas: int = 1, streams: Sequence[StreamSpec | BucketSpec] = (*STREAMS, *BUCKETS)
+) -> BootstrapReport:
+    """Create the streams, consumers and buckets that are missing; change nothing that exists.
 
     Idempotent. Raises `TopologyConflict`, before anything is created, when another stream takes one of the subjects.
     """
@@ -217,7 +266,7 @@ def bootstrap(jetstream: JetStream, replicas: int = 1, streams: Sequence[StreamS
     return BootstrapReport(tuple(created), tuple(drift), tuple(notes))
 
 
-def _create_stream(jetstream: JetStream, spec: StreamSpec, replicas: int) -> None:
+def _create_stream(jetstream: JetStream, spec: StreamSpec | BucketSpec, replicas: int) -> None:
     try:
         jetstream.request(f"STREAM.CREATE.{spec.name}", spec.configuration(replicas))
     except JetStreamRefused as refused:
@@ -242,7 +291,7 @@ def _consumer_configuration(jetstream: JetStream, stream: str, consumer: str) ->
     return configuration
 
 
-def _refuse_conflicts(jetstream: JetStream, spec: StreamSpec) -> None:
+def _refuse_conflicts(jetstream: JetStream, spec: StreamSpec | BucketSpec) -> None:
     for subject in spec.subjects:
         for owner in jetstream.request("STREAM.NAMES", {"subject": subject})["streams"] or ():
             raise TopologyConflict(

@@ -14,6 +14,7 @@ REQUEST = "agent.rl.training.request.v1"
 STATUS = "agent.rl.training.status.v1"
 DEPLOYED = "agent.rl.model.deployed.v1"
 FEEDBACK = "agent.rl.feedback.v1"
+CANCEL = "agent.rl.training.cancel.v1"
 
 EXAMPLES = {subject: example for subject, example in reversed(examples()) if "claim_check" not in example}
 

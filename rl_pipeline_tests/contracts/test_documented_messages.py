@@ -16,6 +16,7 @@ from rl_pipeline.contracts import (
 )
 from rl_pipeline_tests.contracts.documents import replaced, without
 from rl_pipeline_tests.contracts.reading import (
+    CANCEL,
     DEPLOYED,
     EXAMPLES,
     FEEDBACK,
@@ -110,7 +111,7 @@ def test_the_manual_request_of_the_quick_reference_is_accepted(uuidgen: str) -> 
 
 
 @pytest.mark.parametrize("job", ["../../etc", "a/b", "", "-rf", ".", "a b", "a" * 129, "job\n", "ключ", "%2e%2e"])
-@pytest.mark.parametrize("subject", [REQUEST, STATUS, DEPLOYED])
+@pytest.mark.parametrize("subject", [REQUEST, STATUS, CANCEL, DEPLOYED])
 def test_a_job_id_that_could_not_name_a_directory_is_refused(subject: str, job: str) -> None:
     assert refusal(subject, {**EXAMPLES[subject], "training_job_id": job}) == ("pattern", "training_job_id", "string")
 

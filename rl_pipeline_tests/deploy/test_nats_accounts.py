@@ -15,8 +15,9 @@ from nats.aio.client import Client
 from rl_pipeline.embedded.nats_server import nats_answers, nats_server_command
 from rl_pipeline.embedded.ports import LOOPBACK, free_port
 from rl_pipeline.stores.jetstream import JetStream
+from rl_pipeline.stores.jetstream_lease import JetStreamLeases
 from rl_pipeline.stores.stream import OutgoingMessage, PublishIncomplete, PublishRefused, StreamDenied
-from rl_pipeline.stores.topology import STREAMS, bootstrap
+from rl_pipeline.stores.topology import BUCKETS, STREAMS, bootstrap
 from rl_pipeline_tests.waiting import wait_until
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "nats" / "nats-server.conf"
@@ -33,6 +34,7 @@ MESSAGES = [
     *("agent.rl.training.request.v1", "agent.rl.training.status.v1", "agent.rl.training.cancel.v1"),
     *("agent.rl.training.status.request", "agent.rl.model.deployed.v1", "agent.rl.model.other.v1"),
     *("agent.rl.serving.outcome.v1", "agent.rl.dlq.trajectory", "agent.other", "other.subject"),
+    *("agent.rl.dlq.RL_TRAINING.1.0", "$KV.RL_LEASES.training", "$KV.RL_LEASES.training-requests"),
     *("_INBOX.x", "$KV.bucket.key", "$SYS.REQ.SERVER.PING", "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.x.y"),
     *(f"_INBOX_{user}.x" for user in USERS),
 ]
@@ -44,7 +46,7 @@ OF_A_STREAM = [
 OF_A_CONSUMER = ["CREATE", "DURABLE.CREATE", "DELETE", "INFO", "MSG.NEXT", "PAUSE", "RESET", "UNPIN", "LEADER.STEPDOWN"]
 REQUESTS = [
     *("$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", "$JS.API.ACCOUNT.PURGE.RL"),
-    *(f"$JS.API.{operation}.{spec.name}" for operation in OF_A_STREAM for spec in (*STREAMS,)),
+    *(f"$JS.API.{operation}.{spec.name}" for operation in OF_A_STREAM for spec in (*STREAMS, *BUCKETS)),
     *(f"$JS.API.{operation}.OTHER" for operation in OF_A_STREAM),
     *(f"$JS.API.CONSUMER.{operation}.{stream}.{name}" for operation in OF_A_CONSUMER for stream, name in CONSUMERS),
     *(f"$JS.API.CONSUMER.{operation}.RL_TRAJECTORIES.own" for operation in OF_A_CONSUMER),
@@ -85,8 +87,11 @@ MAY_PUBLISH: dict[str, list[str]] = {
     ],
     "trainer": [
         *("agent.rl.reward.v1", "agent.rl.training.request.v1"),
-        *("agent.rl.training.status.v1", "agent.rl.training.cancel.v1"),
+        *("agent.rl.training.status.v1", "agent.rl.training.cancel.v1", "agent.rl.dlq.RL_TRAINING.>"),
         *consuming("RL_TRAINING", "training_requests"),
+        *consuming("RL_TRAINING", "training_cancellations"),
+        *("$JS.API.STREAM.INFO.RL_TRAJECTORIES", "$JS.API.STREAM.MSG.GET.KV_RL_LEASES"),
+        *("$KV.RL_LEASES.training", "$KV.RL_LEASES.training-requests"),
     ],
     "gateway": ["agent.rl.serving.outcome.v1"],
     "deployer": ["agent.rl.model.deployed.v1", *consuming("RL_SERVING", "serving_outcomes")],
@@ -241,6 +246,16 @@ def test_each_account_does_its_work(url: str) -> None:
         for subject in ("reward.v1", "training.request.v1", "training.status.v1", "training.cancel.v1"):
             trainer.publish(f"agent.rl.{subject}", b"work", f"{subject}-1")
         assert settle_all(trainer, "RL_TRAINING", "training_requests")[-1] == b"work"
+        assert settle_all(trainer, "RL_TRAINING", "training_cancellations")[-1] == b"work"
+        assert trainer.state("RL_TRAJECTORIES").last_sequence >= sequence
+        letter = OutgoingMessage("agent.rl.dlq.RL_TRAINING.2.0", b"refused", "RL_TRAINING.2.0", once_per_subject=True)
+        assert [trainer.publish_many([letter])[0].duplicate for _ in range(2)] == [False, True]
+        leases = JetStreamLeases(trainer)
+        for name in ("training", "training-requests"):
+            lease = leases.acquire(name, "trainer", 60)
+            assert lease is not None
+            leases.release(leases.renew(lease))
+            assert leases.holder(name) is None
     with connect(url, "gateway") as gateway:
         gateway.publish("agent.rl.serving.outcome.v1", b"served", "outcome-1")
     with connect(url, "deployer") as deployer:
@@ -307,6 +322,7 @@ def test_a_denied_request_says_so_at_once(url: str) -> None:
             lambda: ingest.state("RL_SERVING"),
             lambda: ingest.get("RL_SERVING", 1),
             lambda: ingest.fetch("RL_TRAINING", "training_requests", 1, 1),
+            lambda: JetStreamLeases(ingest).holder("training"),
             lambda: ingest.fetch("RL_FEEDBACK", "feedback", 1, 1),
             lambda: ingest.request("STREAM.PURGE.RL_TRAJECTORIES"),
             lambda: ingest.subscribe("agent.rl.trajectory.v1", "rl-trainers", lambda _: None),

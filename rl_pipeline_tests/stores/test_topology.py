@@ -8,7 +8,7 @@ import pytest
 
 from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.stores.jetstream import JetStream
-from rl_pipeline.stores.topology import ADVISORIES, STREAMS, TopologyConflict, bootstrap
+from rl_pipeline.stores.topology import ADVISORIES, BUCKETS, LEASES, STREAMS, TopologyConflict, bootstrap
 from rl_pipeline_tests.fixtures.nats import cluster_url, monitoring, remove_all_streams
 from rl_pipeline_tests.waiting import wait_until
 
@@ -61,12 +61,17 @@ def test_every_stream_is_specified_above() -> None:
 
 
 def test_the_embedded_server_may_store_all_that_the_streams_may_hold(nats_server: NatsServer) -> None:
-    assert sum(spec.max_bytes for spec in STREAMS) < monitoring(nats_server, "jsz")["config"]["max_storage"]
+    most = sum(spec.max_bytes for spec in (*STREAMS, *BUCKETS))
+    assert most < monitoring(nats_server, "jsz")["config"]["max_storage"]
 
 
 @pytest.mark.parametrize(
     ("stream_name", "consumer"),
-    [("RL_TRAINING", "training_requests"), ("RL_SERVING", "serving_outcomes")],
+    [
+        ("RL_TRAINING", "training_requests"),
+        ("RL_TRAINING", "training_cancellations"),
+        ("RL_SERVING", "serving_outcomes"),
+    ],
 )
 def test_a_durable_consumer_gives_up_late_and_in_steps(stream: JetStream, stream_name: str, consumer: str) -> None:
     found = stream.request(f"CONSUMER.INFO.{stream_name}.{consumer}")["config"]
@@ -75,12 +80,18 @@ def test_a_durable_consumer_gives_up_late_and_in_steps(stream: JetStream, stream
     assert (found["max_deliver"], found["backoff"][0], found["backoff"][-1]) == (10, 30 * 10**9, 1800 * 10**9)
 
 
+def test_a_bucket_keeps_one_value_per_key_that_nobody_can_delete_and_that_may_end(stream: JetStream) -> None:
+    found = configuration(stream, LEASES.name)
+    assert (found["name"], found["subjects"]) == ("KV_RL_LEASES", ["$KV.RL_LEASES.>"])
+    assert (found["max_msgs_per_subject"], found["deny_delete"], found["allow_msg_ttl"]) == (1, True, True)
+
+
 def test_a_second_bootstrap_changes_nothing_and_loses_nothing(empty_server: JetStream) -> None:
     first = bootstrap(empty_server)
     empty_server.publish("agent.rl.trajectory.v1", b"kept", "id-1")
     before = {spec.name: configuration(empty_server, spec.name) for spec in STREAMS}
     second = bootstrap(empty_server)
-    assert len(first.created) == len(STREAMS) + 2
+    assert len(first.created) == len(STREAMS) + len(BUCKETS) + 3
     assert (second.created, second.drift, second.notes) == ((), (), ())
     assert {spec.name: configuration(empty_server, spec.name) for spec in STREAMS} == before
     assert empty_server.get("RL_TRAJECTORIES", 1).data == b"kept"
@@ -162,7 +173,7 @@ def test_a_cluster_keeps_every_stream_three_times(nats_cluster: list[NatsServer]
     with JetStream.connect(cluster_url(nats_cluster)) as jetstream:
         remove_all_streams(jetstream)
         bootstrap(jetstream, replicas=3)
-        assert {configuration(jetstream, spec.name)["num_replicas"] for spec in STREAMS} == {3}
+        assert {configuration(jetstream, spec.name)["num_replicas"] for spec in (*STREAMS, *BUCKETS)} == {3}
         assert bootstrap(jetstream, replicas=3).drift == ()
         assert {drifted.setting for drifted in bootstrap(jetstream, replicas=1).drift} == {"num_replicas"}
 

@@ -1,0 +1,138 @@
+"""`curated_datasets`: what one training job learns from."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import dagster as dg
+
+from rl_pipeline.assets.pictures import ranking, table
+from rl_pipeline.assets.trajectory_rewards import trajectory_rewards
+from rl_pipeline.curation.curating import CuratedDataset, curate
+from rl_pipeline.curation.policy import CurationPolicy
+from rl_pipeline.partitions import training_jobs
+from rl_pipeline.resources.ingest import IngestResource
+from rl_pipeline.resources.training import TrainingResource
+from rl_pipeline.resources.warehouse import WarehouseResource
+from rl_pipeline.training.job_rows import begin_attempt, end_attempt
+
+_CHECKS = {
+    "the_dataset_is_not_empty": (True, "There is something to train on."),
+    "train_and_holdout_share_nothing": (True, "No task, long request or near copy is on both sides."),
+    "nothing_sensitive_was_found": (
+        False,
+        "No trajectory had to be left out because an independent set of rules found a sensitive value in it.",
+    ),
+    "every_domain_is_present": (False, "Each domain that was asked for has trajectories."),
+}
+
+
+@dg.asset(
+    deps=[dg.AssetDep(trajectory_rewards, partition_mapping=dg.AllPartitionMapping())],
+    description=(
+        "The trajectories of a training job, chosen for its algorithm, balanced and capped, with a holdout by task: "
+        "a manifest that can be made again bit for bit, and the files that the training program reads."
+    ),
+    group_name="curation",
+    kinds={"clickhouse", "polars", "parquet"},
+    partitions_def=training_jobs,
+    check_specs=[
+        dg.AssetCheckSpec(
+            name, asset="curated_datasets", blocking=blocking, description=text, partitions_def=training_jobs
+        )
+        for name, (blocking, text) in _CHECKS.items()
+    ],
+)
+def curated_datasets(
+    context: dg.AssetExecutionContext,
+    warehouse: WarehouseResource,
+    ingest: IngestResource,
+    training: TrainingResource,
+) -> dg.MaterializeResult:  # type: ignore[type-arg]  # Dagster does not know it by its parameter
+    """Choose the job's trajectories among all that are scored, and write them as the algorithm needs them."""
+    now = datetime.now(UTC)
+    with warehouse.open() as tables:
+        job, attempts = begin_attempt(tables, context.partition_key, context.run_id, now)
+        revision = sum(attempt.starts_from == "dataset" for attempt in attempts)
+        redaction = ingest.policy()
+        dataset = curate(
+            tables,
+            training.datasets().open(),
+            job_id=job.job_id,
+            request=job.request,
+            algorithm=job.request.training_config.algorithm or training.default_algorithm(),
+            revision=revision,
+            now=now,
+            watermark=job.watermark,
+            policy=CurationPolicy(allowed=redaction.allowed, tolerated=redaction.kinds_switched_off()),
+        )
+        failed = [name for name, passed in _passed(dataset).items() if _CHECKS[name][0] and not passed]
+        if failed:
+            # The run ends here, by the check; the job's next step depends on why.
+            message = f"the dataset fails {', '.join(failed)}: {_account(dataset)}"
+            end_attempt(tables, attempts[-1], "failed", now, failure_code="DATA", message=message)
+    return _result(dataset)
+
+
+def _passed(dataset: CuratedDataset) -> dict[str, bool]:
+    report = dataset.report
+    return {
+        "the_dataset_is_not_empty": report.splits["train"] > 0,
+        "train_and_holdout_share_nothing": report.leakage.total == 0,
+        "nothing_sensitive_was_found": not report.residual,
+        "every_domain_is_present": not report.missing_domains,
+    }
+
+
+def _account(dataset: CuratedDataset) -> str:
+    report = dataset.report
+    reasons = ", ".join(f"{count} {reason}" for reason, count in report.left_out.items())
+    return f"{report.kept} of {report.offered} trajectories kept; left out: {reasons or 'none'}"
+
+
+def _result(dataset: CuratedDataset) -> dg.MaterializeResult[None]:
+    report = dataset.report
+    domains = [(name, c.quota, c.offered, c.kept, c.shortage) for name, c in sorted(report.domains.items())]
+    metadata: dict[str, Any] = {
+        "dagster/row_count": report.kept,
+        "dataset": dataset.dataset_id,
+        "manifest": dataset.url,
+        "manifest_hash": dataset.manifest_hash,
+        "offered": report.offered,
+        "train": report.splits["train"],
+        "holdout": report.splits["holdout"],
+        "tasks": report.tasks,
+        "pairs": report.pairs,
+        "prompts": report.prompts,
+        "domains": dg.MetadataValue.md(table(("domain", "quota", "offered", "kept", "short by"), domains)),
+        "left_out": dg.MetadataValue.md(ranking("reason", report.left_out)),
+        "environments": ", ".join(report.environments) or "none",
+        "rewards": dg.MetadataValue.json(dict(report.rewards)),
+        "most_of_one_source": f"{report.sources.most} of at most {report.sources.cap}",
+        "most_of_one_user": f"{report.users.most} of at most {report.users.cap}",
+        "files": dg.MetadataValue.md(
+            table(("file", "rows", "bytes"), [(f.name, f.rows, f.size) for f in dataset.manifest.files])
+        ),
+    }
+    passed = _passed(dataset)
+    more: dict[str, dict[str, Any]] = {
+        "the_dataset_is_not_empty": {"train": report.splits["train"]},
+        "train_and_holdout_share_nothing": {
+            "tasks": report.leakage.tasks,
+            "openings": report.leakage.openings,
+            "near_copies": report.leakage.near_copies,
+        },
+        "nothing_sensitive_was_found": {"values_by_kind": dict(report.residual)},
+        "every_domain_is_present": {"missing": ", ".join(report.missing_domains) or "none"},
+    }
+    return dg.MaterializeResult(
+        metadata=metadata,
+        check_results=[
+            dg.AssetCheckResult(
+                check_name=name,
+                passed=passed[name],
+                severity=dg.AssetCheckSeverity.ERROR if blocking else dg.AssetCheckSeverity.WARN,
+                metadata=more[name],
+            )
+            for name, (blocking, _) in _CHECKS.items()
+        ],
+    )

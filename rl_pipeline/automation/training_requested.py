@@ -1,0 +1,123 @@
+"""Works off requests for training and their cancellations, and starts, stops and follows the runs of the jobs."""
+
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import dagster as dg
+
+from rl_pipeline.assets.curated_datasets import curated_datasets
+from rl_pipeline.assets.policy_checkpoints import policy_checkpoints
+from rl_pipeline.automation.imports import import_trajectories
+from rl_pipeline.automation.runs import reason_to_wait
+from rl_pipeline.partitions import training_jobs
+from rl_pipeline.redaction.redactor import Redactor
+from rl_pipeline.resources.ingest import IngestResource
+from rl_pipeline.resources.stream import StreamResource
+from rl_pipeline.resources.training import TrainingResource
+from rl_pipeline.resources.warehouse import WarehouseResource
+from rl_pipeline.stores.topology import TRAJECTORIES
+from rl_pipeline.training.advancing import advance
+from rl_pipeline.training.jobs import Attempt, Job
+from rl_pipeline.training.reconciling import RunState
+from rl_pipeline.training.requests import Defaults
+
+# `dagster.yaml` lets one run of this stage be under way; the pool and the lease of the run say the same.
+_STAGE = {"rl/stage": "training"}
+_STATES: dict[dg.DagsterRunStatus, RunState] = {
+    dg.DagsterRunStatus.SUCCESS: "succeeded",
+    dg.DagsterRunStatus.FAILURE: "failed",
+    dg.DagsterRunStatus.CANCELED: "canceled",
+}
+
+train_policy = dg.define_asset_job(
+    "train_policy",
+    selection=dg.AssetSelection.assets(curated_datasets, policy_checkpoints),
+    partitions_def=training_jobs,
+    tags=_STAGE,
+    description="Make the dataset of a training job and train on it, or go on from its last verified state.",
+)
+
+
+@dg.sensor(
+    jobs=[train_policy, import_trajectories],
+    minimum_interval_seconds=5,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+)
+def training_requested(
+    context: dg.SensorEvaluationContext,
+    stream: StreamResource,
+    warehouse: WarehouseResource,
+    ingest: IngestResource,
+    training: TrainingResource,
+) -> dg.SensorResult:
+    """Accept what was asked for, and let the job whose turn it is have its run.
+
+    Every decision is the core's, made from the tables; this wiring asks Dagster how runs are, starts those that are to
+    start and cancels those that are to stop. A run key is the job and the number of the attempt: asked for twice, it
+    starts once.
+    """
+    with stream.open_with_leases() as (messages, leases), warehouse.open() as tables:
+        tick = advance(
+            messages,
+            tables,
+            leases,
+            run_state=lambda attempt: _run_state(context.instance, attempt),
+            defaults=Defaults(training.default_algorithm(), training.base_model),
+            redactor=lambda: Redactor(ingest.policy()),
+            trajectories=TRAJECTORIES.name,
+            sensor=f"sensor-{uuid4().hex[:8]}",
+            now=datetime.now(UTC),
+        )
+    for line in tick.told:
+        context.log.info(line)
+    for attempt in tick.stops:
+        _cancel(context.instance, attempt)
+    requests = [_training_run(attempt) for attempt in tick.starts]
+    requests += [run for job in tick.imports if (run := _import_run(context.instance, job))]
+    keys = [attempt.job_id for attempt in tick.starts]
+    return dg.SensorResult(
+        run_requests=requests,
+        dynamic_partitions_requests=[training_jobs.build_add_request(keys)] if keys else [],
+        skip_reason=None if requests else tick.waits,
+    )
+
+
+def _training_run(attempt: Attempt) -> dg.RunRequest:
+    selection = [policy_checkpoints.key] if attempt.starts_from == "checkpoint" else None
+    return dg.RunRequest(
+        run_key=attempt.key,
+        job_name=train_policy.name,
+        partition_key=attempt.job_id,
+        asset_selection=selection,
+        tags={**_STAGE, **attempt.tags},
+    )
+
+
+def _import_run(instance: dg.DagsterInstance, job: Job) -> dg.RunRequest | None:
+    tags = {"rl/job": job.job_id, "rl/stage": "import"}
+    if reason_to_wait(instance, stage=tags, tags=tags, now=datetime.now(UTC)):
+        return None
+    tried = instance.get_runs_count(dg.RunsFilter(tags=tags))
+    config = {"job_id": job.job_id, "path": job.request.training_config.dataset.path or ""}
+    return dg.RunRequest(
+        run_key=f"import/{job.job_id}#{tried}",
+        job_name=import_trajectories.name,
+        run_config={"ops": {"import_files": {"config": config}}},
+        tags=tags,
+    )
+
+
+def _run_of(instance: dg.DagsterInstance, attempt: Attempt) -> dg.DagsterRun | None:
+    found = instance.get_runs(dg.RunsFilter(tags=attempt.tags), limit=1)
+    return found[0] if found else None
+
+
+def _run_state(instance: dg.DagsterInstance, attempt: Attempt) -> RunState:
+    run = _run_of(instance, attempt)
+    return "missing" if run is None else _STATES.get(run.status, "unfinished")
+
+
+def _cancel(instance: dg.DagsterInstance, attempt: Attempt) -> None:
+    run = _run_of(instance, attempt)
+    if run is not None and not run.is_finished and run.status != dg.DagsterRunStatus.CANCELING:
+        instance.run_coordinator.cancel_run(run.run_id)

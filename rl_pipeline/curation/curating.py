@@ -1,0 +1,137 @@
+"""From a request to the dataset of its job, stored and accounted for.
+
+Curating the same job and revision again writes the same dataset over itself. A trajectory that is erased meanwhile is
+taken out again: an erasure leaves its mark before it looks for datasets, so either the mark is seen here, or the
+erasure sees the dataset.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import polars as pl
+
+from rl_pipeline.contracts.training_request import Algorithm, TrainingRequest
+from rl_pipeline.curation.candidates import offered
+from rl_pipeline.curation.choosing import choose
+from rl_pipeline.curation.datasets import dataset_name, store_files, store_row
+from rl_pipeline.curation.forgetting import erased_of
+from rl_pipeline.curation.manifest import Manifest, content_of
+from rl_pipeline.curation.policy import Criteria, CurationPolicy, criteria_of
+from rl_pipeline.curation.reporting import CurationReport, report_of
+from rl_pipeline.curation.writing import Written, write_files
+from rl_pipeline.ingestion.holding import hold_for_dataset, release_dataset
+from rl_pipeline.stores.objects import Objects
+from rl_pipeline.stores.warehouse import Warehouse
+
+# The ids of a query travel in its address, which has a limit.
+_IDS_PER_QUERY = 500
+_MUTATION = {"mutations_sync": 2}
+
+
+@dataclass(frozen=True)
+class CuratedDataset:
+    """A dataset that was stored, and what is to be said of it."""
+
+    dataset_id: str
+    manifest: Manifest
+    manifest_hash: str
+    url: str
+    report: CurationReport
+
+
+def curate(
+    warehouse: Warehouse,
+    objects: Objects,
+    *,
+    job_id: str,
+    request: TrainingRequest,
+    algorithm: Algorithm,
+    revision: int,
+    now: datetime,
+    watermark: int,
+    policy: CurationPolicy,
+) -> CuratedDataset:
+    """Choose, write and store the dataset of a job from what is stored and scored up to the watermark.
+
+    Raises `InvalidFilter`. A dataset in which nothing is left is stored as well: the report says why it is empty.
+    """
+    criteria = criteria_of(request, job_id=job_id, algorithm=algorithm, watermark=watermark, policy=policy)
+    while True:
+        dataset = _curated(warehouse, objects, criteria, policy, revision=revision, now=now)
+        if not erased_of(warehouse, dataset.dataset_id):
+            return dataset
+
+
+def _curated(
+    warehouse: Warehouse, objects: Objects, criteria: Criteria, policy: CurationPolicy, *, revision: int, now: datetime
+) -> CuratedDataset:
+    dataset_id = dataset_name(criteria.job_id, revision)
+    offer = offered(warehouse, criteria, policy)
+    choice = choose(offer.candidates, criteria, policy)
+    with TemporaryDirectory(prefix="rl-curation-") as scratch:
+        written = write_files(warehouse, choice, Path(scratch), policy)
+        report = report_of(offer, written, criteria)
+        provenance = _provenance(warehouse, criteria.stream, written)
+        content = content_of(criteria, policy, _listed(provenance), written.files)
+        manifest = Manifest(dataset_id, criteria.job_id, revision, now.isoformat(), content, report.summary())
+        _forget_earlier(warehouse, dataset_id)
+        # Before the files: by these an erasure finds the dataset.
+        warehouse.insert("dataset_provenance", provenance.with_columns(dataset_id=pl.lit(dataset_id)))
+        hold_for_dataset(warehouse, dataset_id, provenance["trajectory_id"])
+        url = store_files(objects, manifest, Path(scratch))
+    store_row(warehouse, manifest, url, now)
+    return CuratedDataset(dataset_id, manifest, manifest.hash, url, report)
+
+
+def _provenance(warehouse: Warehouse, stream: str, written: Written) -> pl.DataFrame:
+    """The rows of `dataset_provenance`, in order of id and role, but for the name of the dataset."""
+    rows = written.choice.rows.select(
+        *("trajectory_id", "split", "task", "raw_total", "reward_revision"),
+        pl.col("domain", "configuration").cast(pl.String),
+    )
+    named = rows.join(_reward_ids(warehouse, stream, rows), on=["trajectory_id", "configuration", "reward_revision"])
+    return written.roles.join(named, on="trajectory_id").sort("trajectory_id", "role")
+
+
+def _reward_ids(warehouse: Warehouse, stream: str, rows: pl.DataFrame) -> pl.DataFrame:
+    """The ids of the rewards by which the rows were chosen; rewards do not change, so they are those still."""
+    ids: list[str] = rows["trajectory_id"].to_list()
+    found = [pl.DataFrame(schema=_REWARD_IDS)]
+    for start in range(0, len(ids), _IDS_PER_QUERY):
+        found.append(
+            warehouse.query(
+                """
+                SELECT DISTINCT trajectory_id, configuration, revision AS reward_revision, reward_id FROM rewards
+                WHERE stream = {stream:String} AND trajectory_id IN {ids:Array(String)}
+                """,
+                {"stream": stream, "ids": ids[start : start + _IDS_PER_QUERY]},
+            ).cast(_REWARD_IDS)
+        )
+    return pl.concat(found)
+
+
+_REWARD_IDS = pl.Schema(
+    {
+        "trajectory_id": pl.String(),
+        "configuration": pl.String(),
+        "reward_revision": pl.UInt32(),
+        "reward_id": pl.String(),
+    }
+)
+
+
+def _listed(provenance: pl.DataFrame) -> list[dict[str, Any]]:
+    """The trajectories as the manifest lists them."""
+    return provenance.select("trajectory_id", "role", "split", "task", "reward_id", "reward_revision").to_dicts()
+
+
+def _forget_earlier(warehouse: Warehouse, dataset_id: str) -> None:
+    """Take back what an earlier curation of the same revision has noted."""
+    asked = {"dataset": dataset_id}
+    known = "SELECT 1 FROM dataset_provenance WHERE dataset_id = {dataset:String} LIMIT 1"
+    if warehouse.query(known, asked).height:
+        warehouse.execute("ALTER TABLE dataset_provenance DELETE WHERE dataset_id = {dataset:String}", asked, _MUTATION)
+        release_dataset(warehouse, dataset_id)

@@ -1,0 +1,113 @@
+"""Which of the candidates become part of a dataset: the best in turn, within the quotas of domains and all caps.
+
+Every function here is pure, gives the same for the same rows in whatever order they come, and accounts for every row:
+it is kept, or left out for one reason.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from rl_pipeline.curation.balance import cap_of, quotas_of
+from rl_pipeline.curation.policy import Criteria, CurationPolicy
+
+
+@dataclass(frozen=True)
+class Caps:
+    """The most that one source and one user may have. Nobody in particular (user 0) has no cap."""
+
+    source: int
+    user: int
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What was chosen, and why the rest was not."""
+
+    kept: pl.DataFrame
+    """Rows of the candidates, in order of id."""
+    left_out: Counter[str]
+    quotas: Mapping[str, int]
+    caps: Caps
+
+
+class Room:
+    """What may still be taken. A unit (a row, or the rows of a pair) is taken whole or not at all."""
+
+    def __init__(self, rows: pl.DataFrame, quotas: Mapping[str, int], caps: Caps) -> None:
+        # Series, since lists of all the candidates would take more memory than the candidates.
+        self._domain = rows["domain"].cast(pl.String)
+        self._source = rows["source"].cast(pl.String)
+        self._user = rows["user"]
+        self._caps = caps
+        self._left = dict(quotas)
+        self._total = sum(quotas.values())
+        self._of_source: Counter[int] = Counter()
+        self._of_user: Counter[int] = Counter()
+        self.taken: set[int] = set()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing at all may be taken any more."""
+        return len(self.taken) >= self._total
+
+    def take(self, *places: int) -> str:
+        """Take the rows at these places; why that cannot be, else nothing. What was taken before costs nothing."""
+        new = [place for place in places if place not in self.taken]
+        # Mostly a domain is full, which is seen at once.
+        if any(not self._left.get(self._domain[place]) for place in new):
+            return "beyond_sample"
+        wanted = Counter(self._domain[place] for place in new)
+        if any(count > self._left.get(domain, 0) for domain, count in wanted.items()):
+            return "beyond_sample"
+        if _exceeds(self._of_source, [self._source[place] for place in new], self._caps.source):
+            return "source_cap"
+        if _exceeds(self._of_user, [self._user[place] for place in new if self._user[place]], self._caps.user):
+            return "user_cap"
+        for place in new:
+            self._left[self._domain[place]] -= 1
+            self._of_source[self._source[place]] += 1
+            self._of_user[self._user[place]] += 1
+        self.taken.update(new)
+        return ""
+
+
+def limits(candidates: pl.DataFrame, criteria: Criteria, policy: CurationPolicy) -> tuple[dict[str, int], Caps]:
+    """The quotas of the domains, and the caps. Without shares, the domains that were asked for or are there count."""
+    present = candidates["domain"].cast(pl.String).unique().to_list()
+    quotas = quotas_of(criteria.sample_size, criteria.shares, criteria.domains or present)
+    users = candidates.filter(pl.col("user") != 0)["user"].n_unique()
+    return quotas, Caps(
+        source=cap_of(criteria.sample_size, policy.source_share, candidates["source"].n_unique()),
+        user=cap_of(criteria.sample_size, policy.user_share, users),
+    )
+
+
+def select_demonstrations(candidates: pl.DataFrame, criteria: Criteria, policy: CurationPolicy) -> Selection:
+    """The best of each task, then the second best, and so on: by reward, then the newest."""
+    best = candidates.select("task", "reward", "at", "draw", "trajectory_id", place=pl.int_range(pl.len())).sort(
+        "reward", "at", "draw", "trajectory_id", descending=[True, True, False, False]
+    )
+    in_turn = best.select("place", rank=pl.int_range(pl.len()).over("task")).sort("rank", maintain_order=True)
+    return select_rows(candidates, in_turn["place"], criteria, policy)
+
+
+def select_rows(candidates: pl.DataFrame, in_turn: pl.Series, criteria: Criteria, policy: CurationPolicy) -> Selection:
+    """Take rows in turn, by their places, as long as there is room."""
+    quotas, caps = limits(candidates, criteria, policy)
+    room = Room(candidates, quotas, caps)
+    left_out: Counter[str] = Counter()
+    for number, place in enumerate(in_turn):
+        if room.is_full:
+            left_out["beyond_sample"] += len(in_turn) - number
+            break
+        if reason := room.take(place):
+            left_out[reason] += 1
+    return Selection(candidates[sorted(room.taken)].sort("trajectory_id"), left_out, quotas, caps)
+
+
+def _exceeds(held: Mapping[Any, int], more: list[Any], most: int) -> bool:
+    return any(held[holder] + count > most for holder, count in Counter(more).items())

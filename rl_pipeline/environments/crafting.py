@@ -1,0 +1,174 @@
+"""A small world of crafting: gather raw things, craft what the goal needs, then the goal.
+
+The recipes never change and are in no prompt: they are learnt by heart, or by trying, since a failed command names what
+is missing. A task is a goal and a few things at hand, drawn by the start's seed. Tiers go by the commands that a goal
+takes from nothing: 2-3, 4-6, and 7-10, where 10 is all there is.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+from rl_pipeline.environments.environment import InvalidTask, StepOutcome, Task
+
+RAW_THINGS = ("wood", "stone", "clay", "coal", "sand", "wool", "reed")
+RECIPES: Mapping[str, tuple[str, ...]] = {
+    "plank": ("wood",),
+    "paper": ("reed",),
+    "string": ("wool",),
+    "brick": ("clay", "coal"),
+    "glass": ("sand", "coal"),
+    "torch": ("wood", "coal"),
+    "bow": ("wood", "string"),
+    "axe": ("plank", "stone"),
+    "book": ("paper", "string"),
+    "rope": ("string", "string"),
+    "oven": ("brick", "stone"),
+    "window": ("glass", "plank"),
+    "lantern": ("glass", "torch"),
+    "tent": ("rope", "wood"),
+    "shelf": ("book", "plank"),
+    "chimney": ("oven", "brick"),
+    "greenhouse": ("window", "glass"),
+}
+TIERS: Mapping[int, tuple[str, ...]] = {
+    1: ("plank", "paper", "string", "brick", "glass", "torch"),
+    2: ("bow", "axe", "book", "rope", "oven", "window"),
+    3: ("lantern", "tent", "shelf", "chimney", "greenhouse"),
+}
+COMMANDS = (*(f"get {thing}" for thing in RAW_THINGS), *(f"craft {thing}" for thing in RECIPES))
+
+MOST_OF_ONE_THING = 3
+USELESS_IN_A_ROW = 3
+"""Commands without effect that end an attempt: a policy that repeats itself learns so at once."""
+
+_AT_HAND = (*RAW_THINGS, *TIERS[1])
+_MOST_AT_HAND = 3
+_STARTS = 1_000_000
+_COMMAND = re.compile(r"\b(get|craft)\s+([a-z]+)", re.IGNORECASE)
+
+
+class CraftingWorld:
+    """The world `crafting`. Its tasks are `{"goal": thing, "start": seed}`."""
+
+    name = "crafting"
+    instructions = "Answer with a command: get THING or craft THING."
+    max_turns = 10
+
+    def tasks(self, count: int, *, seed: int, tiers: Sequence[int] = ()) -> list[Task]:
+        """`count` tasks, every goal of the tiers equally often, give or take one."""
+        goals = [goal for tier in sorted(tiers or TIERS) for goal in TIERS[tier]]
+        randomness = Random(f"crafting tasks {seed}")
+        chosen: list[Task] = []
+        while len(chosen) < count:
+            randomness.shuffle(goals)
+            chosen += [_task(goal, randomness.randrange(_STARTS)) for goal in goals]
+        return chosen[:count]
+
+    def task(self, setup: Mapping[str, Any]) -> Task:
+        """The task that `setup` describes."""
+        goal, start = setup.get("goal"), setup.get("start")
+        if goal not in RECIPES or not isinstance(start, int) or isinstance(start, bool):
+            raise InvalidTask('no task of the world "crafting": give {"goal": one of its recipes, "start": a number}')
+        return _task(str(goal), start)
+
+    def open(self, task: Task) -> "CraftingEnvironment":
+        """An attempt at `task`."""
+        return CraftingEnvironment(task)
+
+
+class CraftingEnvironment:
+    """One attempt: what is at hand, and how often in a row a command was useless."""
+
+    goal: str
+    inventory: Counter[str]
+
+    def __init__(self, task: Task) -> None:
+        self.reset(task)
+
+    def reset(self, task: Task) -> str:
+        """Start over with `task`."""
+        self.goal = str(task.setup["goal"])
+        self.inventory = things_at_hand(self.goal, int(task.setup["start"]))
+        self._useless = 0
+        self._done = False
+        self._observation = f"Goal: {self.goal}. {self._listing()}"
+        return self._observation
+
+    def observe(self) -> str:
+        """The last observation."""
+        return self._observation
+
+    def step(self, action: str) -> StepOutcome:
+        """Obey the first command in `action`."""
+        if self._done:
+            return StepOutcome(self._observation, 0.0, done=True, accepted=False, success=self._has_goal())
+        complaint = self._obey(action)
+        success = self._has_goal()
+        self._useless = self._useless + 1 if complaint else 0
+        self._done = success or self._useless >= USELESS_IN_A_ROW
+        self._observation = complaint or self._listing()
+        return StepOutcome(self._observation, float(success), self._done, not complaint, success)
+
+    def _has_goal(self) -> bool:
+        return self.inventory[self.goal] > 0
+
+    def _obey(self, action: str) -> str:
+        """Change the inventory; why it could not be done, else nothing."""
+        command = _COMMAND.search(action)
+        if command is None:
+            return "No command"
+        verb, thing = command.group(1).lower(), command.group(2).lower()
+        if verb == "get":
+            return self._get(thing)
+        return self._craft(thing)
+
+    def _get(self, thing: str) -> str:
+        if thing not in RAW_THINGS:
+            return f"No {thing} here"
+        if self.inventory[thing] >= MOST_OF_ONE_THING:
+            return f"Enough {thing}"
+        self.inventory[thing] += 1
+        return ""
+
+    def _craft(self, thing: str) -> str:
+        if thing not in RECIPES:
+            return f"No {thing} here"
+        missing = Counter(RECIPES[thing]) - self.inventory
+        if missing:
+            return f"Missing {_listed(missing)}"
+        self.inventory -= Counter(RECIPES[thing])
+        self.inventory[thing] += 1
+        return ""
+
+    def _listing(self) -> str:
+        return f"Have {_listed(self.inventory) or 'nothing'}"
+
+
+def things_at_hand(goal: str, start: int) -> Counter[str]:
+    """What an attempt at `goal` begins with: up to three things, never the goal itself."""
+    randomness = Random(f"crafting start {start}")
+    things = [thing for thing in _AT_HAND if thing != goal]
+    return Counter(randomness.choices(things, k=randomness.randrange(_MOST_AT_HAND + 1)))
+
+
+def next_command(goal: str, inventory: Mapping[str, int]) -> str:
+    """A command on a shortest way from `inventory` to `goal`: the script that a policy can be started from."""
+    spare = Counter(inventory)
+    for thing in RECIPES[goal]:
+        if spare[thing] > 0:
+            spare[thing] -= 1
+        else:
+            return next_command(thing, spare) if thing in RECIPES else f"get {thing}"
+    return f"craft {goal}"
+
+
+def _task(goal: str, start: int) -> Task:
+    tier = next(tier for tier, goals in TIERS.items() if goal in goals)
+    return Task(f"crafting-{goal}-{start}", tier, {"goal": goal, "start": start})
+
+
+def _listed(things: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {thing}" if count > 1 else thing for thing, count in sorted(things.items()) if count)

@@ -1,0 +1,81 @@
+"""How this deployment trains, as a Dagster resource: when, with what, where the results go."""
+
+from pathlib import Path
+
+import dagster as dg
+from pydantic import Field
+
+from rl_pipeline.contracts.training_request import Algorithm
+from rl_pipeline.stores.object_addresses import ObjectsAddress
+from rl_pipeline.stores.tracker import Tracker
+from rl_pipeline.training.base_models import BaseModels
+from rl_pipeline.training.signing import PublicKeys, SigningKey
+from rl_pipeline.training.site import TrainingSite
+from rl_pipeline.training.triggers import TriggerPolicy
+
+
+class TrainingResource(dg.ConfigurableResource[None]):
+    """The settings of the training; the signing key comes by variable, because the UI shows a resource's values."""
+
+    algorithm: str = Field(description="The algorithm of a request that names none.")
+    base_model: str = Field(description="The model that training starts from where a request names none.")
+    threshold: int = Field(5000, description="New trajectories that start a training.")
+    min_new: int = Field(500, description="With fewer new trajectories the schedule trains nothing.")
+    degradation_drop: float = Field(0.10, description="Drop of the raw reward that starts a training.")
+    work_directory: str = Field(description="Where training runs keep state to resume from.")
+    import_directory: str = Field(description="Below which a request may name files of trajectories to learn from.")
+    model_directory: str = Field(description="Where base models are found by name, or kept once fetched.")
+    processes: int | None = Field(None, description="Processes of a training; else one per GPU, or per core up to 2.")
+    hostfile: str | None = Field(None, description="The nodes of a training, as DeepSpeed reads them.")
+    memory_limit_gb: float | None = Field(None, description="Most memory of one training process.")
+    stall_seconds: float = Field(600, description="The least time without a step that counts as a hang.")
+    gpu_hour_usd: float = Field(2.0, description="Price of an hour of a GPU.")
+    cpu_hour_usd: float = Field(0.05, description="Price of an hour of a core, where there is no GPU.")
+    tracking_uri: str = Field(description="Where trainings are tracked: MLflow.")
+    signing_key: str = Field("", description="<key id>:<Ed25519 private key, base64>.")
+    public_keys: str = Field("", description="<key id>:<Ed25519 public key, base64>, separated by commas.")
+    objects_url: str = Field(description="Where datasets go, beside the trajectories they are made of.")
+    objects_endpoint_url: str | None = Field(None, description="An S3 server other than Amazon's.")
+
+    def triggers(self) -> TriggerPolicy:
+        """When a training is asked for."""
+        return TriggerPolicy(threshold=self.threshold, min_new=self.min_new, degradation_drop=self.degradation_drop)
+
+    def default_algorithm(self) -> Algorithm:
+        """The algorithm of a request that names none."""
+        return self.algorithm  # type: ignore[return-value]  # the settings have checked it
+
+    def datasets(self) -> ObjectsAddress:
+        """Where datasets lie."""
+        return ObjectsAddress(self.objects_url, self.objects_endpoint_url).below("datasets")
+
+    def signing_keys(self) -> tuple[SigningKey | None, PublicKeys]:
+        """Who signs checkpoints here, and whose signatures count. Raises `InvalidSigningKey`."""
+        return SigningKey.parse(self.signing_key) if self.signing_key else None, PublicKeys.parse(self.public_keys)
+
+    def tracker(self) -> Tracker:
+        """Where people follow trainings; it is reached when it is first used."""
+        from rl_pipeline.stores.mlflow_tracker import MLflowTracker  # MLflow is paid for by those who use it
+
+        return MLflowTracker(self.tracking_uri)
+
+    def base_models(self) -> BaseModels:
+        """Where a training finds the model that it starts from."""
+        return BaseModels(
+            directory=Path(self.model_directory),
+            open_objects=lambda url: ObjectsAddress(url, self.objects_endpoint_url).open(),
+            public_keys=self.signing_keys()[1],
+        )
+
+    def site(self) -> TrainingSite:
+        """The machine's side of a training."""
+        return TrainingSite(
+            work=Path(self.work_directory),
+            models=Path(self.model_directory),
+            processes=self.processes,
+            hostfile=Path(self.hostfile) if self.hostfile else None,
+            memory_limit_gb=self.memory_limit_gb,
+            stall_seconds=self.stall_seconds,
+            gpu_hour_usd=self.gpu_hour_usd,
+            cpu_hour_usd=self.cpu_hour_usd,
+        )

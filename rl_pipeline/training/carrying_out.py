@@ -1,0 +1,248 @@
+"""An attempt from its first to its last word: train, deliver, and say in its row how it ended, whatever happens."""
+
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from rl_pipeline.contracts.training_status import FailureCode
+from rl_pipeline.curation.datasets import StoredDataset, fetch_dataset, newest_dataset
+from rl_pipeline.errors import PipelineError
+from rl_pipeline.stores.lease import KeptLease, LeaseLost
+from rl_pipeline.stores.objects import Objects, ObjectsUnavailable
+from rl_pipeline.stores.stream import StreamUnavailable
+from rl_pipeline.stores.tracker import Tracker
+from rl_pipeline.stores.warehouse import Warehouse, WarehouseUnavailable
+from rl_pipeline.training.attempting import (
+    FinishedTraining,
+    TrainingFailed,
+    TrainingStopped,
+    final_plan,
+    lay_out,
+    run_program,
+)
+from rl_pipeline.training.attempts import outcome_of_stop
+from rl_pipeline.training.base_models import BaseModels
+from rl_pipeline.training.checkpoints import CheckpointStorageFailed
+from rl_pipeline.training.deepspeed_config import memory_estimate
+from rl_pipeline.training.delivering import Registration, describe, record, register, result_of, store
+from rl_pipeline.training.failures import Failure
+from rl_pipeline.training.job_rows import check_wanted, end_attempt, job_of, keep_plan, quarantine
+from rl_pipeline.training.jobs import Attempt, Job
+from rl_pipeline.training.machine import inspect_machine
+from rl_pipeline.training.model_card import CardDataset
+from rl_pipeline.training.model_size import size_of_model
+from rl_pipeline.training.plan import TrainingPlan
+from rl_pipeline.training.planning import DatasetFacts, plan_of, with_memory
+from rl_pipeline.training.presets import preset_of
+from rl_pipeline.training.releasing import ReleasedCheckpoint
+from rl_pipeline.training.signing import SigningKey
+from rl_pipeline.training.site import TrainingSite
+
+_TOLD = ("loss", "reward_mean", "kl_divergence", "learning_rate", "tokens_per_second")
+# Of smaller models the estimator's own import takes more time and memory than what it would tell.
+_WORTH_AN_ESTIMATE = 100_000_000
+# What passes by itself: the next attempt finds it gone.
+_PASSING = (ObjectsUnavailable, StreamUnavailable, WarehouseUnavailable, CheckpointStorageFailed, LeaseLost)
+
+
+class NothingToTrain(PipelineError):
+    """A job whose request was never completed with what is to be trained."""
+
+
+@dataclass(frozen=True)
+class AttemptRun:
+    """An attempt that has begun, and what it is carried out with."""
+
+    job: Job
+    attempts: tuple[Attempt, ...]
+    site: TrainingSite
+    tables: Warehouse
+    base_models: BaseModels
+    datasets: Objects
+    models: Objects
+    tracker: Tracker
+    signing_key: SigningKey | None
+    lease: KeptLease
+    environment: Mapping[str, str]
+    """Of the training program."""
+    tell: Callable[[str], None]
+    """Lines for the run's log."""
+
+    @property
+    def attempt(self) -> Attempt:
+        """The one that runs."""
+        return self.attempts[-1]
+
+
+@dataclass(frozen=True)
+class CompletedAttempt:
+    """A checkpoint, and all that people want to know of it."""
+
+    plan: TrainingPlan
+    result: Mapping[str, Any]
+    released: ReleasedCheckpoint
+    registration: Registration
+    dataset_id: str
+    curves: bytes
+    attempts: tuple[Attempt, ...]
+    shadow: bool
+
+
+def carry_out_attempt(run: AttemptRun, *, is_canceling: Callable[[], bool]) -> CompletedAttempt:
+    """Train and deliver. However it ends, the attempt's row says so when this returns or raises.
+
+    Raises `TrainingFailed` or `TrainingStopped`; an interrupt goes on its way once the program is gone and its state
+    saved.
+    """
+    try:
+        return _completed(run)
+    except TrainingFailed as failed:
+        _end_failed(run, failed.failure)
+        raise
+    except TrainingStopped as stopped:
+        # Nobody but a lost lease asks the program itself to stop.
+        _end_failed(run, Failure("INFRA", str(stopped)))
+        raise
+    except PipelineError as refused:
+        code: FailureCode = "INFRA" if isinstance(refused, _PASSING) else "UNKNOWN"
+        failure = Failure(code, str(refused), traceback.format_exc())
+        _end_failed(run, failure)
+        raise TrainingFailed(failure) from refused
+    except Exception as unforeseen:
+        failure = Failure("UNKNOWN", f"{type(unforeseen).__name__}: {unforeseen}", traceback.format_exc())
+        _end_failed(run, failure)
+        raise TrainingFailed(failure) from unforeseen
+    except BaseException:
+        outcome, code_of_stop = outcome_of_stop(
+            job_of(run.tables, run.job.job_id).state, run_is_canceling=is_canceling()
+        )
+        message = "the run was interrupted"
+        end_attempt(run.tables, run.attempt, outcome, datetime.now(UTC), failure_code=code_of_stop, message=message)
+        raise
+
+
+def _completed(run: AttemptRun) -> CompletedAttempt:
+    dataset = newest_dataset(run.tables, run.job.job_id)
+    finished = _train(run, dataset)
+    run.tell(f"trained {finished.result['steps']} steps in {finished.result['seconds']:.0f} s; storing the checkpoint")
+    # From here on others see what was made: not for a job that was cancelled, nor if another run is at it.
+    run.lease.confirm()
+    check_wanted(run.tables, run.job.job_id)
+    curves = describe(finished, _card(dataset), _lineage(run, dataset))
+    released = store(finished, run.job, run.models, run.signing_key)
+    record(run.tables, finished, run.job, dataset.dataset_id, released)
+    registration = register(run.tracker, finished, run.job, dataset.dataset_id, released)
+    result = result_of(finished, released, run.site, dataset.trajectories)
+    ended = end_attempt(run.tables, run.attempt, "completed", datetime.now(UTC), result=result)
+    return CompletedAttempt(
+        plan=finished.plan,
+        result=result,
+        released=released,
+        registration=registration,
+        dataset_id=dataset.dataset_id,
+        curves=curves,
+        attempts=(*run.attempts[:-1], ended),
+        shadow=run.job.shadow,
+    )
+
+
+def _train(run: AttemptRun, dataset: StoredDataset) -> FinishedTraining:
+    job, site = run.job, run.site
+    asked = job.request.training_config
+    if asked.algorithm is None or asked.base_model is None:
+        raise NothingToTrain(f"the job {job.job_id} names no algorithm or no base model: ask for another")
+    base = run.base_models.find(asked.base_model)
+    work = site.directory(job.job_id, run.attempt.number)
+    fetch_dataset(run.datasets, dataset, work.dataset)
+    machine, size = inspect_machine(run.environment), size_of_model(base)
+    first = plan_of(
+        job.request,
+        algorithm=asked.algorithm,
+        base_model=asked.base_model,
+        preset=preset_of(asked.base_model, size.parameters),
+        machine=machine,
+        site=site,
+        dataset=_facts(dataset),
+    )
+    plan = final_plan(first, run.attempts)
+    if plan.distribution.deepspeed and size.parameters >= _WORTH_AN_ESTIMATE:
+        plan = with_memory(plan, memory_estimate(plan, size), machine)
+    keep_plan(run.tables, run.attempt, plan)
+    lay_out(site, job, run.attempt, plan, base)
+    for note in plan.notes:
+        run.tell(note)
+    return run_program(
+        plan,
+        work,
+        site,
+        environment=run.environment,
+        on_progress=_Teller(run.tell),
+        stop_requested=run.lease.lost.is_set,
+    )
+
+
+def _facts(dataset: StoredDataset) -> DatasetFacts:
+    """A dataset whose tasks are of several worlds, or partly of none, cannot be played as a whole."""
+    environment = dataset.environments[0] if len(dataset.environments) == 1 else None
+    return DatasetFacts(dataset.trajectories - dataset.holdout, dataset.holdout, environment)
+
+
+class _Teller:
+    """Progress as lines for the run's log: each phase once, and steps no more often than every twentieth of the way."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._told: tuple[str, int] = ("", -1)
+
+    def __call__(self, progress: dict[str, Any]) -> None:
+        phase, step, total = progress.get("phase", "training"), progress.get("step", 0), progress.get("total_steps")
+        part = 20 * step // total if total else 0
+        if (phase, part) != self._told:
+            self._told = (phase, part)
+            figures = [f"{name} {progress[name]:.4g}" for name in _TOLD if isinstance(progress.get(name), int | float)]
+            place = f"step {step} of {total}" if total else phase
+            self._tell(", ".join([f"{phase}: {place}" if total else phase, *figures]))
+
+
+def _end_failed(run: AttemptRun, failure: Failure) -> None:
+    now = datetime.now(UTC)
+    if failure.trajectory_ids:
+        quarantine(run.tables, run.job.job_id, failure.trajectory_ids, failure.message, now)
+    end_attempt(
+        run.tables,
+        run.attempt,
+        "failed",
+        now,
+        failure_code=failure.code,
+        message=failure.message,
+        traceback=failure.traceback,
+        result={"quarantined": len(failure.trajectory_ids)},
+    )
+
+
+def _card(dataset: StoredDataset) -> CardDataset:
+    return CardDataset(
+        dataset_id=dataset.dataset_id,
+        manifest_hash=dataset.manifest_hash,
+        url=dataset.manifest_url,
+        trajectories=dataset.trajectories,
+        holdout=dataset.holdout,
+        domains=dataset.domains,
+        selection=dataset.selection,
+        rewards=dataset.rewards,
+    )
+
+
+def _lineage(run: AttemptRun, dataset: StoredDataset) -> dict[str, str | None]:
+    request = run.job.request
+    return {
+        "training job": run.job.job_id,
+        "asked for by": request.requester,
+        "because": request.trigger_reason,
+        "dataset": dataset.dataset_id,
+        "base model": request.training_config.base_model,
+        "continues": request.metadata.previous_training_job,
+        "attempt": str(run.attempt.number),
+    }

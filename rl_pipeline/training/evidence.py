@@ -1,0 +1,163 @@
+"""What the warehouse knows that decides about trainings: what is new, how the model in service does, what is scored.
+
+Rewards are read as they were first computed under the configuration in force: later feedback makes older trajectories
+look other than newer ones, and another configuration measures something else.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from rl_pipeline.stores.warehouse import Warehouse
+from rl_pipeline.training.degradation import BAKE_TRAJECTORIES, DayOfModel, Sample, ServingModel
+from rl_pipeline.training.triggers import Evidence
+
+_RECENT = timedelta(hours=24)
+
+_FIRST_REWARDS = """
+    SELECT sequence, any(model_version) AS model_version, any(stream_time) AS stream_time, any(raw_total) AS raw_total
+    FROM rewards
+    WHERE stream = {stream:String} AND configuration = {configuration:String} AND revision = 0
+"""
+
+
+def read_evidence(
+    warehouse: Warehouse, stream: str, *, scheduled_for: datetime | None = None, now: datetime
+) -> Evidence:
+    """The evidence for a decision. `stream` is that of the trajectories; `scheduled_for` is set by the schedule."""
+    jobs = warehouse.query(
+        """
+        SELECT job_id, state, trigger_reason, watermark, accepted_at FROM training_jobs FINAL
+        ORDER BY accepted_at DESC, job_id DESC
+        """
+    ).to_dicts()
+    completed = next((job for job in jobs if job["state"] == "completed"), None)
+    own = (
+        job["job_id"]
+        for job in jobs
+        if job["trigger_reason"] != "manual" and job["state"] not in ("completed", "failed", "cancelled")
+    )
+    return Evidence(
+        new_since_last_job=new_rewarded(warehouse, stream, jobs[0] if jobs else None),
+        new_since_last_completed=new_rewarded(warehouse, stream, completed),
+        last_job=jobs[0]["job_id"] if jobs else "",
+        under_way=next(own, None),
+        serving=serving_model(warehouse, stream, now),
+        scheduled_for=scheduled_for,
+    )
+
+
+def new_rewarded(warehouse: Warehouse, stream: str, last: Mapping[str, Any] | None) -> int:
+    """How many trajectories have a reward and came after what a job learns from; all of them where there was none.
+
+    A job that has not made its dataset yet will use what is there when it does: what came since it was accepted counts.
+    """
+    watermark = int(last["watermark"]) if last else 0
+    since = last["accepted_at"] if last and not watermark else datetime(1970, 1, 1)  # noqa: DTZ001  # as ClickHouse reads it
+    found = warehouse.query(
+        """
+        SELECT uniqExact(trajectory_id) AS count FROM rewards
+        WHERE stream = {stream:String} AND sequence > {watermark:UInt64} AND stream_time > {since:DateTime64(3, 'UTC')}
+        """,
+        {"stream": stream, "watermark": watermark, "since": since},
+    )
+    return int(found["count"][0])
+
+
+def serving_model(warehouse: Warehouse, stream: str, now: datetime) -> ServingModel | None:
+    """The model that made most of the last day's trajectories, and how it does; None where none says what it is."""
+    current = warehouse.query("SELECT hash FROM reward_configurations FINAL ORDER BY current_since DESC LIMIT 1")
+    if current.is_empty():
+        return None
+    known = {"stream": stream, "configuration": current["hash"][0], "since": _moment(now - _RECENT)}
+    serving = warehouse.query(
+        """
+        SELECT model_version, uniqExact(sequence) AS count FROM rewards
+        WHERE stream = {stream:String} AND configuration = {configuration:String} AND revision = 0
+            AND stream_time > {since:DateTime64(3, 'UTC')} AND model_version != ''
+        GROUP BY model_version ORDER BY count DESC, model_version LIMIT 1
+        """,
+        known,
+    )
+    if serving.is_empty():
+        return None
+    version = str(serving["model_version"][0])
+    known |= {"model": version, "bake": BAKE_TRAJECTORIES}
+    first, last = _sample(
+        warehouse,
+        f"""{_FIRST_REWARDS} AND model_version = {{model:String}}
+            GROUP BY sequence ORDER BY sequence LIMIT {{bake:UInt32}}""",
+        known,
+    )
+    recent, _ = _sample(
+        warehouse,
+        f"""{_FIRST_REWARDS} AND model_version = {{model:String}} AND stream_time > {{since:DateTime64(3, 'UTC')}}
+            AND sequence > {{last:UInt64}} GROUP BY sequence""",
+        known | {"last": last},
+    )
+    asked_at, times = _asked(warehouse, version)
+    since_asked = () if asked_at is None else _days_since(warehouse, known, asked_at, now)
+    return ServingModel(version, first, recent, asked_at, times, since_asked)
+
+
+def unscored_trajectories(warehouse: Warehouse, stream: str, last: int) -> int:
+    """How many stored trajectories up to a sequence have no reward yet."""
+    found = warehouse.query(
+        """
+        SELECT count() AS count FROM trajectories FINAL
+        WHERE stream = {stream:String} AND sequence <= {last:UInt64} AND trajectory_id NOT IN (
+            SELECT trajectory_id FROM rewards WHERE stream = {stream:String}
+        )
+        """,
+        {"stream": stream, "last": last},
+    )
+    return int(found["count"][0])
+
+
+def _sample(warehouse: Warehouse, rewards: str, parameters: Mapping[str, Any]) -> tuple[Sample, int]:
+    """The sample that a query of rewards makes, and the last of its sequences."""
+    found = warehouse.query(
+        f"""
+        SELECT count() AS count, avg(raw_total) AS mean, varSamp(raw_total) AS variance, max(sequence) AS last
+        FROM ({rewards})
+        """,  # noqa: S608  # put together from the texts above
+        parameters,
+    ).row(0, named=True)
+    if found["count"] < 2:
+        return Sample(int(found["count"]), 0.0, 0.0), int(found["last"])
+    return Sample(int(found["count"]), float(found["mean"]), float(found["variance"])), int(found["last"])
+
+
+def _asked(warehouse: Warehouse, version: str) -> tuple[datetime | None, int]:
+    found = warehouse.query(
+        """
+        SELECT count() AS times, max(requested_at) AS last FROM training_jobs FINAL
+        WHERE trigger_reason = 'performance_degradation'
+            AND JSONExtractString(request, 'metadata', 'degraded_model') = {model:String}
+        """,
+        {"model": version},
+    ).row(0, named=True)
+    times = int(found["times"])
+    return (found["last"] if times else None), times
+
+
+def _days_since(
+    warehouse: Warehouse, known: Mapping[str, Any], asked_at: datetime, now: datetime
+) -> tuple[DayOfModel, ...]:
+    found = warehouse.query(
+        f"""
+        SELECT
+            intDiv(dateDiff('second', {{asked:DateTime64(3, 'UTC')}}, stream_time), 86400) AS day, model_version,
+            count() AS count, avg(raw_total) AS mean
+        FROM ({_FIRST_REWARDS} AND stream_time > {{asked:DateTime64(3, 'UTC')}} GROUP BY sequence)
+        GROUP BY day, model_version HAVING day < {{days:Int64}}
+        ORDER BY day, model_version
+        """,  # noqa: S608  # put together from the texts above
+        {**known, "asked": _moment(asked_at), "days": (now - asked_at) // timedelta(days=1)},
+    )
+    return tuple(DayOfModel(**row) for row in found.iter_rows(named=True))
+
+
+def _moment(moment: datetime) -> datetime:
+    """As ClickHouse's parameters take it: UTC without saying so."""
+    return moment.replace(tzinfo=None)

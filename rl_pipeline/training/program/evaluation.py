@@ -1,0 +1,71 @@
+"""Held-out tasks, played by the policy before and after it was trained: the measures that count.
+
+Every process plays its share and gets the same answer; every process has to come here.
+"""
+
+from collections.abc import Sequence
+from math import ceil
+
+import torch
+from transformers import PreTrainedTokenizerBase, Trainer
+
+from rl_pipeline.training.plan import TrainingPlan
+from rl_pipeline.training.program.episodes import generator_of
+from rl_pipeline.training.program.policy_gradient import PolicyGradientTrainer
+from rl_pipeline.training.program.prompts import Prompt
+from rl_pipeline.training.program.readable import readable_policy
+from rl_pipeline.training.program.rollouts import play_in_worlds
+
+_EVALUATION = 2**40
+"""Keeps this randomness apart from that of any iteration."""
+
+
+def measure_success(
+    trainer: Trainer, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt], plan: TrainingPlan
+) -> dict[str, float]:
+    """How often the goal is reached, sampled as in training and with the likeliest words alone.
+
+    Tasks are repeated up to the planned number of episodes. The likeliest words are the same every time: with them each
+    task is played once. Nothing where no prompt has an environment.
+    """
+    in_worlds = [prompt for prompt in prompts if prompt.environment is not None]
+    if not in_worlds:
+        return {}
+    greedy = in_worlds[: plan.evaluation.episodes][trainer.args.process_index :: trainer.args.world_size]
+    with readable_policy(trainer) as policy:
+        drawn = play_in_worlds(plan, policy, tokenizer, _share(trainer, in_worlds, plan), _randomness(trainer, plan))
+        likeliest = play_in_worlds(plan, policy, tokenizer, greedy, None)
+    sampled = [rollout.episode for rollout in drawn]
+    return {
+        "success_sampled": _mean(trainer, [episode.success for episode in sampled]),
+        "success_greedy": _mean(trainer, [rollout.episode.success for rollout in likeliest]),
+        "reward_mean": _mean(trainer, [episode.total_reward for episode in sampled]),
+    }
+
+
+def measure_reward(trainer: PolicyGradientTrainer, prompts: Sequence[Prompt], plan: TrainingPlan) -> dict[str, float]:
+    """The mean reward of what the policy makes of `prompts`, as it is rewarded in training."""
+    playable = [prompt for prompt in prompts if trainer.rollouts.can_play(prompt)]
+    if not playable:
+        return {}
+    with readable_policy(trainer) as policy:
+        episodes = trainer.rollouts.play(policy, _share(trainer, playable, plan), _randomness(trainer, plan))
+    return {"reward_mean": _mean(trainer, [sum(episode.rewards) for episode in episodes])}
+
+
+def _share(trainer: Trainer, prompts: Sequence[Prompt], plan: TrainingPlan) -> list[Prompt]:
+    """This process's share of the planned number of episodes: as many as any other's."""
+    processes = trainer.args.world_size
+    count = ceil(plan.evaluation.episodes / processes) * processes
+    return [prompts[place % len(prompts)] for place in range(trainer.args.process_index, count, processes)]
+
+
+def _randomness(trainer: Trainer, plan: TrainingPlan) -> torch.Generator:
+    return generator_of(trainer.args.device, plan.seed, _EVALUATION, trainer.args.process_index)
+
+
+def _mean(trainer: Trainer, values: Sequence[float]) -> float:
+    """Over all processes, of which some may have none."""
+    sums = torch.tensor([sum(values), len(values)], dtype=torch.float64, device=trainer.args.device)
+    total, count = trainer.accelerator.reduce(sums, reduction="sum").tolist()
+    return float(total / count)

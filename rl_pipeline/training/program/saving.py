@@ -1,0 +1,213 @@
+"""What every trainer here has in common beyond transformers' own: states that are whole or not there, resumed from the
+newest whole one; an end at the end of a step; a report of how it goes.
+
+All processes write their share of a state into one staging directory; rank 0 commits it. The directory must be one that
+all nodes see.
+"""
+
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from rl_pipeline.training import checkpoints
+from rl_pipeline.training.checkpoint_manifest import MANIFEST, Manifest
+from rl_pipeline.training.program.session import Session
+from rl_pipeline.training.program.stopping import heed
+
+
+class Resumable(Trainer):
+    """Stands in front of a trainer of transformers or TRL; `attach` it to its session before it trains."""
+
+    session: Session
+
+    def attach(self, session: Session) -> None:
+        """From now on states are saved, stops heeded and progress reported as the session wants it."""
+        self.session = session
+        self._began = time.monotonic()
+        self._seconds_before = 0.0
+        self._tokens = 0
+        self._local_tokens = torch.zeros((), dtype=torch.long)
+        self._latest: dict[str, float] = {}
+        self._owes_save = False
+        self.remove_callback(PrinterCallback)
+        self.add_callback(_AtStepEnd(self))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens trained on, by all processes and attempts, as of the last log."""
+        return self._tokens
+
+    @property
+    def seconds(self) -> float:
+        """Time spent on training, by all attempts."""
+        return self._seconds_before + time.monotonic() - self._began
+
+    def at_boundary(self) -> bool:
+        """Whether the state after this step can be resumed from; a save that is due waits until it can."""
+        return True
+
+    def at_step_end(self, control: TrainerControl) -> None:
+        """Stop if any process was asked to, and save what could not be saved earlier."""
+        stops = heed(self, self.session.stop)
+        if self.at_boundary() and (stops or self._owes_save):
+            control.should_save = True
+            control.should_training_stop = control.should_training_stop or stops
+
+    def before_delivery(self) -> None:
+        """Take off what is needed for training alone."""
+
+    def newest_state(self) -> Path | None:
+        """The state to go on from: the newest whole one that this dataset led to. All processes call this."""
+        found: list[str | None] = [None]
+        if self.session.writes:
+            state = checkpoints.newest_verified(self.session.work.checkpoints)
+            if state is not None and _noted(state)["dataset"] != self.session.dataset_hash:
+                # Another dataset, another training: its states would only be taken for ours later on.
+                checkpoints.discard(self.session.work.checkpoints)
+                state = None
+            found = [str(state) if state else None]
+        if self.args.world_size > 1:
+            torch.distributed.broadcast_object_list(found)
+        return Path(found[0]) if found[0] else None
+
+    def train_from(self, state: Path | None) -> None:
+        """Train to the end, or until the session is asked to stop."""
+        if state is not None:
+            noted = _noted(state)
+            self._tokens, self._seconds_before = noted["tokens"], noted["seconds"]
+        self.session.stop.waits = True
+        try:
+            self.train(resume_from_checkpoint=str(state) if state else None)
+        finally:
+            self.session.stop.waits = False
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *more: Any) -> torch.Tensor:
+        """The trainer's own, with the tokens counted."""
+        if "attention_mask" in inputs:
+            self._local_tokens += inputs["attention_mask"].sum().to(self._local_tokens.device)
+        return super().training_step(model, inputs, *more)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """The trainer's own, with the tokens of all processes; the loss is only in the logs of training."""
+        if "loss" in logs:
+            counted = self.accelerator.reduce(self._local_tokens.to(self.args.device), reduction="sum")
+            self._tokens += int(counted)
+            self._local_tokens.zero_()
+            logs["tokens"] = self._tokens
+        super().log(logs, start_time)
+        if "loss" in logs:
+            self._latest = {name: value for name, value in logs.items() if isinstance(value, int | float)}
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Not with a state of DeepSpeed, which holds all weights already."""
+        if not (_internal_call and self.is_deepspeed_enabled):
+            super().save_model(output_dir, _internal_call)
+
+    def create_model_card(self, *arguments: Any, **more: Any) -> None:
+        """The model card is written from the plan and the dataset, not by the trainer."""
+
+    def _get_output_dir(self, trial: Any) -> str:  # noqa: ARG002  the Trainer's signature
+        return str(checkpoints.staging_of(self._target))
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        self._owes_save = not self.at_boundary()
+        if self._owes_save:
+            return
+        session, target = self.session, self._target
+        session.reporter.phase("saving")
+        if session.writes:
+            checkpoints.begin(target)
+        self.accelerator.wait_for_everyone()
+        staging = checkpoints.staging_of(target)
+        written = staging / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        with checkpoints.storage_failures(target):
+            super()._save_checkpoint(model, trial)
+        self.accelerator.wait_for_everyone()
+        if session.writes:
+            (written / "training_args.bin").unlink(missing_ok=True)  # a pickle that nobody reads
+            checkpoints.commit(written, target, self._meta())
+            checkpoints.discard(staging)
+            best = self._best_state()
+            checkpoints.prune(target.parent, session.plan.checkpoints.max_checkpoints, best)
+        # Nobody may end before the state is in place: the launcher ends all others with the first.
+        self.accelerator.wait_for_everyone()
+        session.reporter.phase("training")
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None:
+            self._scale_learning_rate(self.args.learning_rate / _noted(Path(checkpoint))["learning_rate"])
+
+    def _scale_learning_rate(self, factor: float) -> None:
+        """The plan of this attempt decides, not that of the attempt which saved the state."""
+        if factor == 1.0:
+            return
+        scheduler: Any = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
+        optimizer: Any = self.optimizer
+        scheduler.base_lrs = [rate * factor for rate in scheduler.base_lrs]
+        for group in optimizer.param_groups:
+            group["lr"] *= factor
+            if "initial_lr" in group:
+                group["initial_lr"] *= factor
+
+    @property
+    def _target(self) -> Path:
+        return checkpoints.state_directory(self.session.work.checkpoints, self.state.global_step)
+
+    def _meta(self) -> dict[str, Any]:
+        plan = self.session.plan
+        return {
+            "job_id": plan.job_id,
+            "attempt": plan.attempt,
+            "algorithm": plan.algorithm,
+            "step": self.state.global_step,
+            "created": datetime.now(UTC),
+            "dataset": self.session.dataset_hash,
+            "learning_rate": self.args.learning_rate,
+            "tokens": self._tokens,
+            "seconds": self.seconds,
+            "metrics": self._latest,
+        }
+
+    def _best_state(self) -> Path | None:
+        """The state with the highest reward, where there is one: a loss does not tell which model is better."""
+        rewarded = {
+            state: reward
+            for state in checkpoints.states(self.session.work.checkpoints)
+            if (reward := _manifest(state).meta.metrics.get("reward_mean")) is not None
+        }
+        return max(rewarded, key=lambda state: rewarded[state], default=None)
+
+
+class _AtStepEnd(TrainerCallback):
+    """Heeds stops on all processes and reports on rank 0."""
+
+    def __init__(self, trainer: Resumable) -> None:
+        self._trainer = trainer
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> TrainerControl:
+        self._trainer.at_step_end(control)
+        self._trainer.session.reporter.step(state.global_step, state.max_steps, state.epoch, args.num_train_epochs)
+        return control
+
+    def on_log(self, *_: Any, **event: Any) -> None:
+        if "loss" in event["logs"]:
+            self._trainer.session.reporter.log(event["logs"])
+
+
+def _noted(state: Path) -> dict[str, Any]:
+    """What `_meta` added to what every checkpoint says of itself."""
+    return _manifest(state).meta.model_extra or {}
+
+
+def _manifest(state: Path) -> Manifest:
+    return Manifest.model_validate(json.loads((state / MANIFEST).read_bytes()))

@@ -1,0 +1,95 @@
+"""Makes the embedded base model: demonstrations, tokenizer, weights and warm start, all from one seed."""
+
+import fcntl
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from tempfile import mkdtemp
+
+from rl_pipeline.environments.crafting import CraftingWorld
+from rl_pipeline.errors import PipelineError
+from rl_pipeline.training.small_model.demonstrations import demonstrate
+from rl_pipeline.training.small_model.tokenizer import train_tokenizer
+from rl_pipeline.training.small_model.warm_start import imitate, lessons_of, new_model
+
+REVISION = 1
+"""Counts the recipes of this model: another one makes another model of the same seed."""
+
+_RECIPE = "recipe.json"
+_DEMONSTRATIONS = 2200
+_VOCABULARY = 512
+
+
+class AnotherSmallModel(PipelineError):
+    """The directory is taken by something else."""
+
+
+def build_small_model(directory: Path, *, seed: int = 0) -> Path:
+    """The model in `directory`, in Hugging Face's layout; made if it is not there.
+
+    The same seed makes the same model. It appears whole or not at all, and of several builders at once one builds.
+    """
+    recipe = {"revision": REVISION, "seed": seed}
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with _sole_builder(directory):
+        if not directory.exists():
+            _build(directory, recipe)
+        elif not _was_built_by(directory, recipe):
+            raise AnotherSmallModel(f"{directory} holds something else than the small model of seed {seed}: remove it")
+    return directory
+
+
+def _build(directory: Path, recipe: dict[str, int]) -> None:
+    temporary = Path(mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    try:
+        _make(temporary, recipe["seed"])
+        (temporary / _RECIPE).write_text(json.dumps(recipe))
+        temporary.chmod(0o755)
+        temporary.rename(directory)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _make(directory: Path, seed: int) -> None:
+    world, randomness = CraftingWorld(), Random(f"small model {seed}")
+    demonstrations = [
+        demonstrate(world, task, randomness) for task in world.tasks(_DEMONSTRATIONS, seed=randomness.getrandbits(32))
+    ]
+    texts = (message["content"] for demonstration in demonstrations for message in demonstration.messages)
+    tokenizer = train_tokenizer(texts, _VOCABULARY)
+    with _one_thread():
+        model = new_model(tokenizer, seed)
+        imitate(model, lessons_of(demonstrations, tokenizer), seed)
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+
+
+def _was_built_by(directory: Path, recipe: dict[str, int]) -> bool:
+    try:
+        return bool(json.loads((directory / _RECIPE).read_text()) == recipe)
+    except (OSError, ValueError):
+        return False
+
+
+@contextmanager
+def _sole_builder(directory: Path) -> Iterator[None]:
+    with (directory.parent / f".{directory.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Several threads would be slower at this size, and would add in another order."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,149 @@
+"""When a training is asked for, and with which priority: one decision for every occasion.
+
+| evidence | reason | priority |
+|---|---|---|
+| the model in service has become worse | `performance_degradation` | urgent |
+| somebody asks for it | `manual` | high |
+| enough new trajectories since the last job | `threshold_reached` | normal |
+| it is time, and something is new since the last training | `scheduled` | normal |
+| otherwise | wait | |
+
+The first row that holds decides. Whatever is decided becomes a request on `agent.rl.training.request.v1`, like any
+other; its id is made of what caused it, so that saying it again asks for nothing more.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID, uuid5
+
+from rl_pipeline.contracts import Priority, TrainingRequest, TriggerReason
+from rl_pipeline.contracts.trajectory import Domain
+from rl_pipeline.training.degradation import ServingModel, needs_training
+from rl_pipeline.training.requests import PRIORITIES
+
+_CAUSES = UUID("6f1d3c52-8f0e-4d0a-9a53-6c2f6a0d7a10")
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerPolicy:
+    """When this deployment trains by itself, and on what."""
+
+    threshold: int = 5000
+    """So many new rewarded trajectories since the last job."""
+    min_new: int = 500
+    """With fewer new ones since the last completed training the schedule trains nothing."""
+    degradation_drop: float = 0.10
+    sample_size: int = 10_000
+    last_days: int = 30
+    min_reward: float = 0.5
+    domain_shares: Mapping[Domain, float] | None = None
+    """Balanced if left out."""
+    literal_filter: bool = False
+    """Whether the least reward holds for every trajectory, whatever the algorithm makes of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known when it is decided."""
+
+    new_since_last_job: int
+    new_since_last_completed: int
+    last_job: str = ""
+    """The newest job, however it ended."""
+    under_way: str | None = None
+    """A job that was asked for by the pipeline itself and has not ended."""
+    serving: ServingModel | None = None
+    manual: bool = False
+    """Somebody asks for it."""
+    scheduled_for: datetime | None = None
+    """The time of the schedule, if it is that which asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Ask for a training."""
+
+    reason: TriggerReason
+    explanation: str
+    cause: str
+    """What happened, as a text that is the same whenever the same is decided."""
+    degraded_model: str | None = None
+
+    @property
+    def priority(self) -> Priority:
+        """By the reason."""
+        return PRIORITIES[self.reason]
+
+    @property
+    def job_id(self) -> str:
+        """The id of the job to ask for."""
+        return str(uuid5(_CAUSES, self.cause))
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Ask for nothing now."""
+
+    reason: str
+
+
+def decide(evidence: Evidence, policy: TriggerPolicy) -> Decision | Wait:
+    """What the evidence calls for, by the table above.
+
+    While a job that the pipeline asked for is under way, neither the threshold nor the schedule asks for another: it
+    would learn from the same trajectories. A model that becomes worse does not wait for it, nor does a person.
+    """
+    serving = evidence.serving
+    if serving is not None and needs_training(serving, policy.degradation_drop):
+        return Decision(
+            "performance_degradation",
+            f"the raw reward of {serving.version} fell from {serving.bake.mean:.3f} (its first {serving.bake.count}) "
+            f"to {serving.recent.mean:.3f} (the last {serving.recent.count})",
+            cause=f"degradation {serving.version} {serving.times_asked}",
+            degraded_model=serving.version,
+        )
+    if evidence.manual:
+        return Decision("manual", "somebody asked for it", cause=f"manual after {evidence.last_job}")
+    return _of_its_own_accord(evidence, policy)
+
+
+def request_for(
+    decision: Decision, policy: TriggerPolicy, *, requester: str, now: datetime, job_id: str | None = None
+) -> TrainingRequest:
+    """The request that a decision makes. What it learns from is in the warehouse already: nothing has to be drained."""
+    chosen: dict[str, object] = {"min_reward": policy.min_reward, "last_days": policy.last_days}
+    if policy.domain_shares is not None:
+        chosen["domain_shares"] = dict(policy.domain_shares)
+    if policy.literal_filter:
+        chosen["literal_filter"] = True
+    metadata = {"notes": decision.explanation}
+    if decision.degraded_model is not None:
+        metadata["degraded_model"] = decision.degraded_model
+    return TrainingRequest.model_validate(
+        {
+            "training_job_id": job_id or decision.job_id,
+            "timestamp": now,
+            "requester": requester,
+            "trigger_reason": decision.reason,
+            "priority": decision.priority,
+            "training_config": {
+                "dataset": {"source": "clickhouse", "sample_size": policy.sample_size, "filter": chosen}
+            },
+            "metadata": metadata,
+        }
+    )
+
+
+def _of_its_own_accord(evidence: Evidence, policy: TriggerPolicy) -> Decision | Wait:
+    if evidence.under_way is not None:
+        return Wait(f"the job {evidence.under_way} is under way")
+    new = f"{evidence.new_since_last_job:,} new trajectories since the last job"
+    if evidence.new_since_last_job >= policy.threshold:
+        return Decision("threshold_reached", new, cause=f"threshold after {evidence.last_job}")
+    if evidence.scheduled_for is None:
+        return Wait(f"{new}, {policy.threshold:,} are needed")
+    fresh = f"{evidence.new_since_last_completed:,} new trajectories since the last training"
+    if evidence.new_since_last_completed < policy.min_new:
+        return Wait(f"{fresh}, the schedule needs {policy.min_new:,}")
+    return Decision("scheduled", fresh, cause=f"scheduled {evidence.scheduled_for.isoformat()}")

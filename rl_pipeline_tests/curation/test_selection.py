@@ -1,0 +1,110 @@
+"""The best of each task in turn, within quotas and caps."""
+
+from collections import Counter
+
+import polars as pl
+from hypothesis import given
+
+from rl_pipeline.curation.selection import Caps, Room, limits, select_demonstrations
+from rl_pipeline_tests.curation.frames import (
+    DOMAINS,
+    OPEN_POLICY,
+    POLICY,
+    candidates,
+    criteria,
+    shuffled,
+    some_candidates,
+)
+
+
+def ids(frame: pl.DataFrame) -> list[str]:
+    return list(frame["trajectory_id"])
+
+
+def test_the_best_of_each_task_come_before_the_second_best() -> None:
+    rows = candidates(
+        {"trajectory_id": "a1", "task": "a", "reward": 0.9},
+        {"trajectory_id": "a2", "task": "a", "reward": 0.8},
+        {"trajectory_id": "b1", "task": "b", "reward": 0.6},
+        {"trajectory_id": "b2", "task": "b", "reward": 0.5},
+    )
+    chosen = select_demonstrations(rows, criteria(sample_size=3), OPEN_POLICY)
+    assert ids(chosen.kept) == ["a1", "a2", "b1"]
+    assert chosen.left_out == Counter(beyond_sample=1)
+
+
+def test_of_equally_good_ones_the_newest_is_taken() -> None:
+    rows = candidates({"at": 1, "task": "a"}, {"at": 2, "task": "a"})
+    assert ids(select_demonstrations(rows, criteria(sample_size=1), OPEN_POLICY).kept) == ["t001"]
+
+
+def test_a_domain_that_has_too_little_is_not_filled_up_by_others() -> None:
+    rows = candidates(*[{"domain": "coding"}] * 20, *[{"domain": "research"}] * 2)
+    asked = criteria(filters={"domain_shares": {"coding": 0.4, "research": 0.3, "general": 0.3}}, sample_size=10)
+    chosen = select_demonstrations(rows, asked, OPEN_POLICY)
+    assert chosen.quotas == {"coding": 4, "general": 3, "research": 3}
+    assert Counter(chosen.kept["domain"].cast(pl.String)) == Counter(coding=4, research=2)
+    assert chosen.left_out == Counter(beyond_sample=16)
+
+
+def test_a_source_gets_no_more_than_its_cap_however_good_it_is() -> None:
+    flood = [{"source": "flood", "reward": 1.0}] * 30
+    rows = candidates(*flood, *[{"source": "quiet", "reward": 0.5}] * 30)
+    chosen = select_demonstrations(rows, criteria(sample_size=20), POLICY)
+    assert Counter(chosen.kept["source"].cast(pl.String)) == Counter(flood=10, quiet=10)
+    assert chosen.left_out["source_cap"] == 20
+
+
+def test_a_user_gets_no_more_than_a_share_and_nobody_in_particular_has_no_cap() -> None:
+    rows = candidates(*[{"user": 1, "reward": 1.0}] * 30, *[{"user": user, "reward": 0.5} for user in range(2, 20)])
+    chosen = select_demonstrations(rows, criteria(sample_size=20), POLICY)
+    assert chosen.kept.filter(pl.col("user") == 1).height == 2
+    nobody = candidates(*[{"user": 0}] * 30)
+    assert select_demonstrations(nobody, criteria(sample_size=20), POLICY).kept.height == 20
+
+
+@given(some_candidates())
+def test_quotas_and_caps_are_never_exceeded_and_every_row_is_accounted_for(rows: pl.DataFrame) -> None:
+    asked = criteria(filters={"domain_shares": {"coding": 0.4, "research": 0.3, "general": 0.3}}, sample_size=10)
+    chosen = select_demonstrations(rows, asked, POLICY)
+    domains = Counter(chosen.kept["domain"].cast(pl.String))
+    assert all(domains[domain] <= chosen.quotas[domain] for domain in DOMAINS)
+    sources = Counter(chosen.kept["source"].cast(pl.String))
+    users = Counter(user for user in chosen.kept["user"] if user)
+    assert max(sources.values(), default=0) <= chosen.caps.source
+    assert max(users.values(), default=0) <= chosen.caps.user
+    assert chosen.kept.height + chosen.left_out.total() == rows.height
+
+
+@given(some_candidates())
+def test_quotas_are_met_wherever_there_is_enough_and_no_cap_binds(rows: pl.DataFrame) -> None:
+    asked = criteria(filters={"domain_shares": {"coding": 0.4, "research": 0.3, "general": 0.3}}, sample_size=10)
+    chosen = select_demonstrations(rows, asked, OPEN_POLICY)
+    supply = Counter(rows["domain"].cast(pl.String))
+    kept = Counter(chosen.kept["domain"].cast(pl.String))
+    assert {domain: kept[domain] for domain in DOMAINS} == {
+        domain: min(supply[domain], chosen.quotas[domain]) for domain in DOMAINS
+    }
+
+
+@given(shuffled())
+def test_the_order_of_the_candidates_does_not_matter(orders: tuple[pl.DataFrame, pl.DataFrame]) -> None:
+    one, other = (select_demonstrations(rows, criteria(sample_size=9), POLICY) for rows in orders)
+    assert ids(one.kept) == ids(other.kept)
+    assert one.left_out == other.left_out
+
+
+def test_the_domains_that_were_asked_for_have_quotas_even_where_nothing_is_there() -> None:
+    rows = candidates({"domain": "coding"})
+    asked = criteria(filters={"task_domains": ["coding", "writing"]}, sample_size=10)
+    assert limits(rows, asked, POLICY)[0] == {"coding": 5, "writing": 5}
+    assert limits(rows, criteria(sample_size=10), POLICY)[0] == {"coding": 10}
+
+
+def test_what_is_taken_whole_is_taken_whole_or_not_at_all() -> None:
+    room = Room(candidates({}, {}, {}), {"coding": 2}, Caps(source=9, user=9))
+    assert room.take(0, 1) == ""
+    assert room.take(0, 2) == "beyond_sample"
+    assert room.take(1, 0) == "", "what was taken before costs nothing"
+    assert room.taken == {0, 1}
+    assert room.is_full

@@ -1,0 +1,100 @@
+"""When a training hangs, by times that are given and not waited for."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rl_pipeline.training.watching import HangWatch, ProgressFile
+
+
+def step(number: int) -> dict[str, object]:
+    return {"phase": "training", "step": number}
+
+
+def test_a_training_hangs_after_five_times_its_usual_step() -> None:
+    watch = HangWatch(stall_seconds=10, moved_at=0)
+    for number in range(1, 11):
+        watch.observe(step(number), now=100.0 * number)
+    assert watch.allowed_seconds == 500
+    assert not watch.hangs(1_499)
+    assert watch.hangs(1_501)
+
+
+def test_quick_steps_may_pause_for_the_least_time_of_a_hang() -> None:
+    watch = HangWatch(stall_seconds=600, moved_at=0)
+    for number in range(1, 11):
+        watch.observe(step(number), now=float(number))
+    assert not watch.hangs(609)
+    assert watch.hangs(611)
+
+
+def test_one_slow_step_does_not_move_the_measure() -> None:
+    watch = HangWatch(stall_seconds=1, moved_at=0)
+    for number, moment in enumerate([10, 20, 30, 40, 400, 410, 420], start=1):
+        watch.observe(step(number), now=float(moment))
+    assert watch.allowed_seconds == 50
+
+
+def test_loading_has_three_times_as_long() -> None:
+    watch = HangWatch(stall_seconds=600, moved_at=0)
+    watch.observe({"phase": "loading"}, now=5)
+    assert not watch.hangs(1_804)
+    assert watch.hangs(1_806)
+
+
+def test_the_same_step_again_is_no_progress() -> None:
+    watch = HangWatch(stall_seconds=10, moved_at=0)
+    watch.observe(step(3), now=1)
+    watch.observe(step(3), now=9)
+    watch.observe(step(2), now=10)
+    assert watch.hangs(12)
+
+
+def test_lines_between_steps_are_progress_and_no_measure_of_a_step() -> None:
+    watch = HangWatch(stall_seconds=10, moved_at=0)
+    watch.observe(step(1), now=1)
+    watch.observe(step(2), now=2)
+    for moment in range(2, 1_000, 8):
+        watch.observe({"phase": "evaluation", "step": 2}, now=moment)
+        assert not watch.hangs(moment + 9)
+    watch.observe(step(3), now=1_000)
+    assert watch.allowed_seconds == 10, "the evaluation was not taken for a slow step"
+
+
+def test_a_phase_that_says_nothing_hangs_too() -> None:
+    watch = HangWatch(stall_seconds=10, moved_at=0)
+    watch.observe(step(1), now=1)
+    watch.observe({"phase": "saving", "step": 1}, now=2)
+    assert watch.hangs(13)
+
+
+@given(st.lists(st.integers(min_value=10, max_value=50), min_size=1, max_size=80))
+def test_a_training_whose_steps_take_at_most_five_times_the_quickest_never_hangs(intervals: list[int]) -> None:
+    watch, now = HangWatch(stall_seconds=50, moved_at=0), 0
+    for number, interval in enumerate(intervals, start=1):
+        now += interval
+        assert not watch.hangs(now)
+        watch.observe(step(number), now)
+
+
+def test_each_line_is_read_once_and_only_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "progress.jsonl"
+    progress = ProgressFile(path)
+    assert progress.new_lines() == []
+    with path.open("a") as file:
+        file.write(json.dumps(step(1)) + "\n" + json.dumps(step(2))[:9])
+        file.flush()
+        assert progress.new_lines() == [step(1)]
+        assert progress.new_lines() == []
+        file.write(json.dumps(step(2))[9:] + "\n")
+    assert progress.new_lines() == [step(2)]
+
+
+@pytest.mark.parametrize("broken", ["{", "3", "nothing", "\x00"])
+def test_a_broken_line_is_left_out_and_the_next_is_read(tmp_path: Path, broken: str) -> None:
+    path = tmp_path / "progress.jsonl"
+    path.write_text(f"{broken}\n{json.dumps(step(1))}\n")
+    assert ProgressFile(path).new_lines() == [step(1)]
