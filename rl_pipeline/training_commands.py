@@ -66,6 +66,8 @@ def train(  # noqa: PLR0917  # Typer reads its options from here
     notes: Annotated[str | None, typer.Option(help="For people.")] = None,
 ) -> None:
     """Ask for a training job; it starts by itself when it is its turn."""
+    from rl_pipeline.contracts import TrainingRequest
+    from rl_pipeline.contracts.registry import validated
     from rl_pipeline.training.spoken import spoken_request
 
     asked = {
@@ -89,9 +91,8 @@ def train(  # noqa: PLR0917  # Typer reads its options from here
             raise PipelineError("say it in words or with options, not both")
         request = spoken_request(sentence, job_id=job_id, requester=_REQUESTER, now=now)
     else:
-        from rl_pipeline.contracts import TrainingRequest
-        from rl_pipeline.contracts.registry import validated
-
+        if source in (Source.S3, Source.LOCAL) and path is None:
+            raise PipelineError(f"say with --path where the files are that {source} has")
         manual = {"requester": _REQUESTER, "trigger_reason": "manual", "priority": str(priority)}
         request = validated(TrainingRequest, {"training_job_id": job_id, "timestamp": now, **manual, **options})
     typer.echo(publish_request(request))

@@ -8,6 +8,7 @@ heavy is imported before the process is bound to its parent, its memory limit an
 import argparse
 import contextlib
 import faulthandler
+import gc
 import logging
 import os
 import resource
@@ -52,6 +53,7 @@ def main() -> None:
         with _limited_memory(plan.distribution.memory_limit_gb):
             from rl_pipeline.training.program.running import run
 
+            gc.freeze()  # what was imported stays: no collection has to look at it again
             code = run(plan, work, rank=rank, world_size=world_size, reporter=reporter, stop=stop)
     except StoppedOnRequest:
         code = Exit.SAVED

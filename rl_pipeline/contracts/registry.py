@@ -121,8 +121,10 @@ def serialize(message: Message) -> bytes:
     A message made in code can hold what JSON cannot (NaN, lone surrogates, bottomless objects): `ContractError`. Only
     the size is left to the publisher, who may send a claim check instead.
     """
+    # What a request leaves out is decided by whoever trains: written out, a default would look like a wish.
+    only_what_was_said = isinstance(message, TrainingRequest)
     try:
-        data = message.model_dump_json().encode()
+        data = message.model_dump_json(exclude_unset=only_what_was_said).encode()
     except (PydanticSerializationError, UnicodeEncodeError):
         data = b""
     if not data:

@@ -194,7 +194,9 @@ def _written(action: JsonObject, result: JsonObject, thoughts: str, *, in_words:
         said = response if response.strip() else text_of(result.get("output"))
         return {"role": "assistant", "content": said, "trained": False} if said.strip() else None
     tool, arguments = as_text(action.get("tool_name")), as_object(action.get("tool_args"))
-    if response.strip() and (in_words or _tells_the_call(response, tool, arguments)):
+    # In a world that is acted in by text, saying nothing is an action too.
+    is_whole = isinstance(action.get("raw_response"), str) if in_words else bool(response.strip())
+    if is_whole and (in_words or _tells_the_call(response, tool, arguments)):
         return {"role": "assistant", "content": response, "trained": False}
     call = {"type": "function", "function": {"name": tool or as_text(action.get("type")), "arguments": arguments}}
     content = response if response.strip() else thoughts

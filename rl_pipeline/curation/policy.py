@@ -101,7 +101,7 @@ def criteria_of(
     imported = dataset.source in ("s3", "local")
     start, end = _window(asked, request.timestamp, imported=imported)
     shares = _shares(asked)
-    literal = algorithm == "sft" or options.flag("literal_filter")
+    literal = options.flag("literal_filter") or algorithm == "sft"
     return Criteria(
         job_id=job_id,
         algorithm=algorithm,

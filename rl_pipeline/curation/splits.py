@@ -1,8 +1,8 @@
 """Which tasks a policy is trained on, and on which it is measured: never the same ones, under whatever name.
 
-The side of a task depends on the seed and its name alone, so it is the same in every dataset: what one job measures on,
-no other job trained on. Tasks that say the same, because they open with the same long request or were solved by near
-copies, stay together; one that is held out takes the others with it.
+The side of a task depends on the seed and on what is asked (on the task's name, where that is said in few words) and on
+nothing else, so it is the same in every dataset: what one job measures on, no other job trained on. Tasks that say the
+same, because they open with the same long request or were solved by near copies, stay together.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,9 @@ def split(rows: pl.DataFrame, share: float, seed: int) -> pl.DataFrame:
     There is a holdout and something to train on wherever two tasks can be kept apart and the share is neither 0 nor 1.
     """
     families = _families(rows)
-    lots = {family: min(lot_of(task, seed) for task in tasks) for family, tasks in families.items()}
+    names = _names(rows)
+    # Of the whole family's names the first one counts, not the lowest lot: large families would mostly be held out.
+    lots = {family: lot_of(min(names[task] for task in tasks), seed) for family, tasks in families.items()}
     held_out = {family for family, lot in lots.items() if lot < share}
     by_lot = sorted(lots, key=lambda family: (lots[family], family))
     if share > 0 and not held_out and len(by_lot) > 1:
@@ -34,10 +36,17 @@ def split(rows: pl.DataFrame, share: float, seed: int) -> pl.DataFrame:
     return rows.with_columns(split=pl.when(is_held_out).then(pl.lit(HOLDOUT)).otherwise(pl.lit(TRAIN)))
 
 
-def lot_of(task: str, seed: int) -> float:
-    """A number from 0 to below 1 that depends on the task and the seed alone."""
-    digest = blake2b(f"{seed}\n{task}".encode(), digest_size=7).digest()
+def lot_of(name: str, seed: int) -> float:
+    """A number from 0 to below 1 that depends on the name and the seed alone."""
+    digest = blake2b(f"{seed}\n{name}".encode(), digest_size=7).digest()
     return int.from_bytes(digest, "big") / 2**56
+
+
+def _names(rows: pl.DataFrame) -> dict[str, str]:
+    """By what each task's lot is drawn."""
+    is_long = pl.col("asked") >= LONG_OPENING
+    name = pl.when(is_long).then("request " + pl.col("opening").cast(pl.String)).otherwise("task " + pl.col("task"))
+    return dict(rows.group_by("task").agg(name.min()).iter_rows())
 
 
 def _families(rows: pl.DataFrame) -> dict[str, list[str]]:

@@ -60,7 +60,7 @@ class CraftingWorld:
     def tasks(self, count: int, *, seed: int, tiers: Sequence[int] = ()) -> list[Task]:
         """`count` tasks, every goal of the tiers equally often, give or take one."""
         goals = [goal for tier in sorted(tiers or TIERS) for goal in TIERS[tier]]
-        randomness = Random(f"crafting tasks {seed}")
+        randomness = Random(f"crafting tasks {seed}")  # noqa: S311 - to repeat it is the point
         chosen: list[Task] = []
         while len(chosen) < count:
             randomness.shuffle(goals)
@@ -70,9 +70,11 @@ class CraftingWorld:
     def task(self, setup: Mapping[str, Any]) -> Task:
         """The task that `setup` describes."""
         goal, start = setup.get("goal"), setup.get("start")
-        if goal not in RECIPES or not isinstance(start, int) or isinstance(start, bool):
-            raise InvalidTask('no task of the world "crafting": give {"goal": one of its recipes, "start": a number}')
-        return _task(str(goal), start)
+        if not isinstance(goal, str) or goal not in RECIPES or type(start) is not int or not 0 <= start < _STARTS:
+            raise InvalidTask(
+                f'no task of the world "crafting": give {{"goal": what it can craft, "start": 0 to {_STARTS - 1}}}'
+            )
+        return _task(goal, start)
 
     def open(self, task: Task) -> "CraftingEnvironment":
         """An attempt at `task`."""
@@ -149,7 +151,7 @@ class CraftingEnvironment:
 
 def things_at_hand(goal: str, start: int) -> Counter[str]:
     """What an attempt at `goal` begins with: up to three things, never the goal itself."""
-    randomness = Random(f"crafting start {start}")
+    randomness = Random(f"crafting start {start}")  # noqa: S311 - to repeat it is the point
     things = [thing for thing in _AT_HAND if thing != goal]
     return Counter(randomness.choices(things, k=randomness.randrange(_MOST_AT_HAND + 1)))
 

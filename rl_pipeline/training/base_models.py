@@ -72,7 +72,7 @@ class BaseModels:
             )
         with _appearing(kept) as unfinished:
             if unfinished:
-                _fetch_from_hub(hub_name, unfinished, self.hub)
+                _fetch_from_hub(hub_name, unfinished, kept, self.hub)
         return kept
 
     def _from_objects(self, url: str) -> Path:
@@ -124,9 +124,9 @@ def _fetch_from_objects(objects: Objects, wanted: Mapping[str, StoredObject], di
     size_of_model(directory)
 
 
-def _fetch_from_hub(name: str, directory: Path, hub: str | None) -> None:
+def _fetch_from_hub(name: str, directory: Path, kept: Path, hub: str | None) -> None:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled  # type: ignore[attr-defined]  # the transport's
 
     patterns = [f"*{suffix}" for suffix in sorted(RELEASED_SUFFIXES - {".md", ".png"})]
     try:
@@ -135,7 +135,7 @@ def _fetch_from_hub(name: str, directory: Path, hub: str | None) -> None:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise BaseModelUnavailable(
             f"The model {name} cannot be fetched from the hub ({reason[:200]}): check the name and the network, or put"
-            f" the model into {directory.parent / _as_name(name)}."
+            f" the model into {kept}."
         ) from error
     shutil.rmtree(directory / ".cache", ignore_errors=True)
     size_of_model(directory)

@@ -2,9 +2,10 @@
 
 The rule of the specification is that the mean has dropped by 0.10. On its own it fires on noise: with rewards of 0 or 1
 and 100 of them a day, on every sixth day. So the drop has to be significant too: at least `SIGMAS` standard errors of
-the difference, those of the first days included. Looked at every 15 seconds over a sliding day, that gives false alarms
-on less than 0.2 % of days in the worst case, and on none of 20,000 for rewards as they are mostly; a drop of 0.15 is
-found within two days in 99 of 100 cases, one of 0.12 in 95. (A drop of exactly 0.10 is on the edge of the rule.)
+the difference, those of the first days included. Looked at with every reward that comes, over a sliding day, it raises
+a false alarm on one day in a thousand in that worst case, and on 3 of 40,000 where rewards vary as totals mostly do (a
+standard deviation of 0.2). With 1,000 rewards a day it finds a drop of 0.15 within a day, one of 0.12 within three days
+in 96 of 100 cases, and one of 0.10, which is on the edge of the rule, in 76.
 """
 
 import math

@@ -5,7 +5,7 @@ look other than newer ones, and another configuration measures something else.
 """
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rl_pipeline.stores.warehouse import Warehouse
@@ -14,9 +14,9 @@ from rl_pipeline.training.triggers import Evidence
 
 _RECENT = timedelta(hours=24)
 
+# A reward that was published has a second row, which says the same.
 _FIRST_REWARDS = """
-    SELECT sequence, any(model_version) AS model_version, any(stream_time) AS stream_time, any(raw_total) AS raw_total
-    FROM rewards
+    SELECT sequence, model_version, stream_time, raw_total FROM rewards
     WHERE stream = {stream:String} AND configuration = {configuration:String} AND revision = 0
 """
 
@@ -53,13 +53,13 @@ def new_rewarded(warehouse: Warehouse, stream: str, last: Mapping[str, Any] | No
     A job that has not made its dataset yet will use what is there when it does: what came since it was accepted counts.
     """
     watermark = int(last["watermark"]) if last else 0
-    since = last["accepted_at"] if last and not watermark else datetime(1970, 1, 1)  # noqa: DTZ001  # as ClickHouse reads it
+    since = last["accepted_at"] if last and not watermark else datetime.fromtimestamp(0, UTC)
     found = warehouse.query(
         """
-        SELECT uniqExact(trajectory_id) AS count FROM rewards
+        SELECT uniqExact(sequence) AS count FROM rewards
         WHERE stream = {stream:String} AND sequence > {watermark:UInt64} AND stream_time > {since:DateTime64(3, 'UTC')}
         """,
-        {"stream": stream, "watermark": watermark, "since": since},
+        {"stream": stream, "watermark": watermark, "since": _moment(since)},
     )
     return int(found["count"][0])
 
@@ -86,13 +86,13 @@ def serving_model(warehouse: Warehouse, stream: str, now: datetime) -> ServingMo
     first, last = _sample(
         warehouse,
         f"""{_FIRST_REWARDS} AND model_version = {{model:String}}
-            GROUP BY sequence ORDER BY sequence LIMIT {{bake:UInt32}}""",
+            ORDER BY sequence LIMIT 1 BY sequence LIMIT {{bake:UInt32}}""",
         known,
     )
     recent, _ = _sample(
         warehouse,
         f"""{_FIRST_REWARDS} AND model_version = {{model:String}} AND stream_time > {{since:DateTime64(3, 'UTC')}}
-            AND sequence > {{last:UInt64}} GROUP BY sequence""",
+            AND sequence > {{last:UInt64}} LIMIT 1 BY sequence""",
         known | {"last": last},
     )
     asked_at, times = _asked(warehouse, version)
@@ -101,12 +101,22 @@ def serving_model(warehouse: Warehouse, stream: str, now: datetime) -> ServingMo
 
 
 def unscored_trajectories(warehouse: Warehouse, stream: str, last: int) -> int:
-    """How many stored trajectories up to a sequence have no reward yet."""
+    """How many stored trajectories up to a sequence have no reward yet.
+
+    Mostly a reward has its trajectory's sequence, which is quick to compare; those that are left are looked for by id,
+    because a trajectory keeps the place at which it was measured first.
+    """
     found = warehouse.query(
         """
-        SELECT count() AS count FROM trajectories FINAL
-        WHERE stream = {stream:String} AND sequence <= {last:UInt64} AND trajectory_id NOT IN (
-            SELECT trajectory_id FROM rewards WHERE stream = {stream:String}
+        WITH left AS (
+            SELECT trajectory_id FROM trajectories
+            WHERE stream = {stream:String} AND sequence <= {last:UInt64} AND sequence NOT IN (
+                SELECT sequence FROM rewards WHERE stream = {stream:String} AND sequence <= {last:UInt64}
+            )
+        )
+        SELECT uniqExact(trajectory_id) AS count FROM left WHERE trajectory_id NOT IN (
+            SELECT trajectory_id FROM rewards
+            WHERE stream = {stream:String} AND trajectory_id IN (SELECT trajectory_id FROM left)
         )
         """,
         {"stream": stream, "last": last},
@@ -149,7 +159,7 @@ def _days_since(
         SELECT
             intDiv(dateDiff('second', {{asked:DateTime64(3, 'UTC')}}, stream_time), 86400) AS day, model_version,
             count() AS count, avg(raw_total) AS mean
-        FROM ({_FIRST_REWARDS} AND stream_time > {{asked:DateTime64(3, 'UTC')}} GROUP BY sequence)
+        FROM ({_FIRST_REWARDS} AND stream_time > {{asked:DateTime64(3, 'UTC')}} LIMIT 1 BY sequence)
         GROUP BY day, model_version HAVING day < {{days:Int64}}
         ORDER BY day, model_version
         """,  # noqa: S608  # put together from the texts above

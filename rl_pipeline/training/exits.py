@@ -79,6 +79,12 @@ def read_failures(attempt: Path) -> tuple[FailureRecord, ...]:
     return tuple(_record(path) for path in sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name)))
 
 
+def forget_ending(attempt: Path) -> None:
+    """Remove what an earlier run of the same attempt left of its end, so that it is not taken for the next one's."""
+    for path in [*attempt.glob(_FAILURE_FILES.format(rank="*")), attempt / RESULT_FILE]:
+        path.unlink(missing_ok=True)
+
+
 def has_result(attempt: Path) -> bool:
     """Whether the program came to its end and said what it reached."""
     try:

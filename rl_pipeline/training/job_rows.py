@@ -151,6 +151,8 @@ def begin_attempt(warehouse: Warehouse, job_id: str, run_id: str, now: datetime)
             f"the training job {job_id} is {job.state} ({job.explanation}): its runs are started for it when it is its "
             "turn; to train once more, ask for another job with `rl-pipeline train`"
         )
+    if attempts[-1].run_id == run_id:  # an earlier step of the same run has begun it
+        return job, attempts
     begun = attempts[-1].begun(run_id, now)
     write_attempt(warehouse, begun)
     return job, [*attempts[:-1], begun]
@@ -179,7 +181,10 @@ def end_attempt(
     `result` of a completed one is the program's, with `artifacts`, `resource_usage` and `evaluation_results` as the
     status has them; of one that failed by DATA, `quarantined` tells how many rows were.
     """
-    ended = attempt.ended(
+    # As it is stored: whoever holds an attempt may hold it as it was before its plan was kept.
+    stored = attempts_of(warehouse, [attempt.job_id])[attempt.job_id]
+    newest = next((each for each in stored if each.number == attempt.number and each.is_open), attempt)
+    ended = newest.ended(
         outcome,
         now,
         failure_code=failure_code,

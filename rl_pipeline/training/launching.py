@@ -17,7 +17,14 @@ from typing import Any, Literal
 
 import psutil
 
-from rl_pipeline.training.exits import LOG_FILE, PROGRESS_FILE, FailureRecord, has_result, read_failures
+from rl_pipeline.training.exits import (
+    LOG_FILE,
+    PROGRESS_FILE,
+    FailureRecord,
+    forget_ending,
+    has_result,
+    read_failures,
+)
 from rl_pipeline.training.launch_command import (
     program_command,
     program_environment,
@@ -71,9 +78,9 @@ def launch(
     """Run the program to its end and say how it ended.
 
     `program` is what follows `python`: a script, or `-m` and a module, with arguments. Its output goes to the log in
-    the directory `attempt`, in which it leaves its progress and its failure records. When `stop_requested` says so, it
-    has `grace_seconds` to save its state and end. It has them too when this call is interrupted, by whatever
-    exception, which goes on its way afterwards. Raises `OperatorsNotCompiled`.
+    the directory `attempt`, in which it leaves its progress and its failure records. When `stop_requested`, asked five
+    times a second, says so, it has `grace_seconds` to save its state and end. It has them too when this call is
+    interrupted, by whatever exception, which goes on its way afterwards. Raises `OperatorsNotCompiled`.
     """
     operators = operators_directory(operators_cache)
     variables = program_environment(distribution, environment, operators)
@@ -83,6 +90,7 @@ def launch(
         variables["DS_ENV_FILE"] = str((attempt / _NODE_VARIABLES_FILE).absolute())
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     command = program_command(distribution, program, port=_free_port(), visible_devices=visible)
+    forget_ending(attempt)
     progress = ProgressFile(attempt / PROGRESS_FILE)
     kills_before = _memory_kills()
     with operators_ready(operators, needed_operators(distribution), variables):

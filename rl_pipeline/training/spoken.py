@@ -46,7 +46,7 @@ def spoken_request(sentence: str, *, job_id: str, requester: str, now: datetime)
     for what, pattern in _WHAT.items():
         matches = list(pattern.finditer(text))
         if len(matches) > 1:
-            raise UnclearSentence(f"the {what} are given twice")
+            raise UnclearSentence(f"it gives {what} twice")
         if matches:
             found[what] = matches[0]
             text = f"{text[: matches[0].start()]} , {text[matches[0].end() :]}"

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from rl_pipeline.contracts import TrainingStatus, serialize
 from rl_pipeline.contracts.training_status import (
@@ -22,6 +22,8 @@ from rl_pipeline.stores.stream import Stream
 from rl_pipeline.training.jobs import Attempt
 
 STATUS_SUBJECT = "agent.rl.training.status.v1"
+_Part = TypeVar("_Part", Artifacts, ResourceUsage, EvaluationResults)
+
 # The status is no log: what is longer stays in the table of attempts.
 _LONGEST_TRACEBACK = 20_000
 
@@ -96,13 +98,17 @@ def completed(attempt: Attempt, now: datetime) -> Announcement:
             training_job_id=attempt.job_id,
             timestamp=now,
             status="completed",
-            artifacts=Artifacts.model_validate(result.get("artifacts") or {}),
-            resource_usage=ResourceUsage.model_validate(result.get("resource_usage") or {}),
-            evaluation_results=EvaluationResults.model_validate(result.get("evaluation_results") or {}),
+            artifacts=_part(Artifacts, result.get("artifacts")),
+            resource_usage=_part(ResourceUsage, result.get("resource_usage")),
+            evaluation_results=_part(EvaluationResults, result.get("evaluation_results")),
             metadata=TrainingStatusMetadata(attempt=attempt.number),
         ),
         f"status/{attempt.job_id}/completed",
     )
+
+
+def _part(model: type[_Part], content: Any) -> _Part | None:
+    return None if content is None else model.model_validate(content)
 
 
 def _failure(attempt: Attempt) -> Failure:

@@ -15,11 +15,11 @@ _REMEMBERED_INTERVALS = 64
 
 
 class ProgressFile:
-    """The lines that were added to a growing file of JSON objects since the last look."""
+    """The lines that were added to a growing file of JSON objects since the last look, or since this was made."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._position = 0
+        self._position = path.stat().st_size if path.exists() else 0
 
     def new_lines(self) -> list[dict[str, Any]]:
         """Each whole line once. A line that is still being written waits; one that is no JSON object is left out."""

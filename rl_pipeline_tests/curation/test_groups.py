@@ -4,7 +4,7 @@ from collections import Counter
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from rl_pipeline.curation.groups import select_attempts, task_statistics
 from rl_pipeline.curation.policy import CurationPolicy
@@ -71,8 +71,16 @@ def test_what_holds_of_all_groups(rows: pl.DataFrame) -> None:
     assert chosen.kept.height + chosen.left_out.total() == rows.height
 
 
+@settings(max_examples=40)
 @given(shuffled())
 def test_the_order_of_the_candidates_does_not_matter(orders: tuple[pl.DataFrame, pl.DataFrame]) -> None:
     asked = criteria("rloo", sample_size=8)
     one, other = (select_attempts(distinct(rows), task_statistics(distinct(rows)), asked, POLICY) for rows in orders)
     assert list(one.kept["trajectory_id"]) == list(other.kept["trajectory_id"])
+
+
+def test_statistics_are_the_same_to_the_last_bit_in_whatever_order_the_attempts_come() -> None:
+    rewards = [0.1, 0.7, 1 / 3, 0.123456789, 0.99, 0.2, 1e-9, 0.5000001]
+    rows = distinct(candidates(*({"task": "a", "reward": reward} for reward in rewards)))
+    expected = task_statistics(rows)
+    assert all(task_statistics(rows.sample(fraction=1, shuffle=True, seed=seed)).equals(expected) for seed in range(20))

@@ -4,7 +4,7 @@ from collections import Counter
 from itertools import chain
 
 import polars as pl
-from hypothesis import given
+from hypothesis import given, settings
 
 from rl_pipeline.curation.pairs import possible_pairs, select_pairs
 from rl_pipeline.curation.policy import CurationPolicy
@@ -83,6 +83,7 @@ def test_what_holds_of_all_pairs(rows: pl.DataFrame) -> None:
     assert chosen.kept.height + chosen.left_out.total() == rows.height
 
 
+@settings(max_examples=40)
 @given(shuffled())
 def test_the_order_of_the_candidates_does_not_matter(orders: tuple[pl.DataFrame, pl.DataFrame]) -> None:
     (one, some), (other, same) = (select_pairs(rows, criteria("dpo", sample_size=8), POLICY) for rows in orders)

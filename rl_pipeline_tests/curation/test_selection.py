@@ -28,9 +28,10 @@ def test_the_best_of_each_task_come_before_the_second_best() -> None:
         {"trajectory_id": "b1", "task": "b", "reward": 0.6},
         {"trajectory_id": "b2", "task": "b", "reward": 0.5},
     )
-    chosen = select_demonstrations(rows, criteria(sample_size=3), OPEN_POLICY)
-    assert ids(chosen.kept) == ["a1", "a2", "b1"]
-    assert chosen.left_out == Counter(beyond_sample=1)
+    chosen = select_demonstrations(rows, criteria(sample_size=2), OPEN_POLICY)
+    assert ids(chosen.kept) == ["a1", "b1"]
+    assert chosen.left_out == Counter(beyond_sample=2)
+    assert ids(select_demonstrations(rows, criteria(sample_size=3), OPEN_POLICY).kept) == ["a1", "a2", "b1"]
 
 
 def test_of_equally_good_ones_the_newest_is_taken() -> None:

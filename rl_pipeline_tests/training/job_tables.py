@@ -1,8 +1,11 @@
 """One migrated database for the tests of a module: emptying tables takes milliseconds, making them takes seconds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from uuid import uuid4
+
+import polars as pl
 
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.stores.migrate import migrate
@@ -27,3 +30,52 @@ def emptied(warehouse: ClickHouseWarehouse) -> ClickHouseWarehouse:
         if not table.startswith("schema"):
             warehouse.execute(f"TRUNCATE TABLE {table}")
     return warehouse
+
+
+STREAM = "RL_TRAJECTORIES"
+CONFIGURATION = "configuration-1"
+
+
+def store_trajectories(warehouse: ClickHouseWarehouse, count: int, *, scored: int, at: datetime) -> None:
+    """Trajectories from sequence 1 on in the ledger and in their table, of which the first few have a reward."""
+    sequences = pl.DataFrame({"sequence": range(1, count + 1)}).with_columns(
+        trajectory_id=pl.format("trajectory-{}", "sequence"),
+        stream=pl.lit(STREAM),
+        stream_time=pl.lit(at),
+        revision=pl.lit(1),
+    )
+    warehouse.insert("trajectory_ledger", sequences.with_columns(verdict=pl.lit("accepted")))
+    # Held, or they would have expired by the machine's clock.
+    warehouse.insert("trajectories", sequences.with_columns(version=2**40 - pl.col("sequence"), held=pl.lit(True)))
+    store_rewards(warehouse, scored, at=at)
+
+
+def store_rewards(
+    warehouse: ClickHouseWarehouse,
+    count: int,
+    *,
+    at: datetime,
+    first: int = 1,
+    every: timedelta = timedelta(),
+    totals: Sequence[float] = (0.7,),
+    model: str = "model-1",
+    revision: int = 0,
+    configuration: str = CONFIGURATION,
+) -> None:
+    """Rewards from a sequence on, one at a time; the totals are repeated until there are enough."""
+    rows = pl.DataFrame(
+        {
+            "sequence": range(first, first + count),
+            "trajectory_id": [f"trajectory-{number}" for number in range(first, first + count)],
+            "stream_time": [at + every * number for number in range(count)],
+            "raw_total": [float(totals[number % len(totals)]) for number in range(count)],
+        },
+        schema_overrides={"stream_time": pl.Datetime("ms", "UTC")},
+    ).with_columns(
+        stream=pl.lit(STREAM),
+        configuration=pl.lit(configuration),
+        revision=pl.lit(revision),
+        model_version=pl.lit(model),
+        scored_at=pl.lit(at),
+    )
+    warehouse.insert("rewards", rows)

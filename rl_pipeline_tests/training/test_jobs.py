@@ -130,15 +130,15 @@ def test_a_run_begins_its_attempt_makes_its_plan_and_ends_it(warehouse: ClickHou
     assert (job.state, attempt.run_id, attempt.started_at, attempt.holder) == ("running", "run-7", NOW, "job-1#1#run-7")
     assert attempt.is_holder("job-1#1#run-7")
     assert not attempt.is_holder("job-1#11#run-7")
-    planned = keep_plan(warehouse, attempt, a_plan())
-    end_attempt(warehouse, planned, "completed", NOW + MINUTE, result={"steps": 3})
+    again = begin_attempt(warehouse, "job-1", "run-7", NOW + MINUTE)[1]
+    assert again == [attempt], "a later step of the same run begins nothing anew"
+    keep_plan(warehouse, attempt, a_plan())
+    end_attempt(warehouse, attempt, "completed", NOW + MINUTE, result={"steps": 3})
     [found] = attempts_of(warehouse, ["job-1"])["job-1"]
     assert (found.outcome, found.ended_at, found.result, found.phase) == (
-        "completed",
-        NOW + MINUTE,
-        '{"steps": 3}',
-        Phase.ENDED,
+        *("completed", NOW + MINUTE, '{"steps": 3}', Phase.ENDED),
     )
+    assert found.plan == a_plan().model_dump_json(), "whoever ends it need not hold it with its plan"
     found_job = find_job(warehouse, "job-1")
     assert found_job is not None
     assert found_job.state == "running", "the job is the sensor's to change"

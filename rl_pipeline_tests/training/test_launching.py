@@ -91,6 +91,15 @@ def test_a_program_runs_to_its_end_in_one_process_without_deepspeed(probe: Probe
     assert classify(outcome) is None
 
 
+def test_what_an_earlier_run_left_is_not_taken_for_the_end_of_this_one(probe: Probe) -> None:
+    assert probe.launch(ALONE, "--fails").exit_code == Exit.DATA
+    (probe.attempt / "result.json").write_text("{}")
+    moves = Moves()
+    outcome = probe.launch(ALONE, "--steps", "0", on_progress=moves, stop_requested=moves.seen)
+    assert (outcome.records, outcome.has_result) == ((), False)
+    assert moves.lines[0]["step"] == 1
+
+
 def test_a_program_that_is_asked_to_stop_saves_its_state(probe: Probe) -> None:
     moves = Moves()
     outcome = probe.launch(ALONE, "--steps", "0", on_progress=moves, stop_requested=moves.seen)
@@ -134,19 +143,36 @@ def test_a_guard_that_is_killed_takes_the_program_along(probe: Probe) -> None:
     wait_until(lambda: not probe.processes(), "the end of all processes")
 
 
-def test_nothing_survives_the_death_of_the_launching_process(probe: Probe) -> None:
-    script = f"""
-import os, pathlib
+LAUNCHING = """
+import os, pathlib, sys
 from rl_pipeline.training.launching import launch
 from rl_pipeline.training.plan import DistributionPlan
-attempt = pathlib.Path({str(probe.attempt)!r})
-program = [{probe_program.__file__!r}, str(attempt), "--steps", "0", "--deaf", "--children"]
-alone = DistributionPlan(deepspeed=False)
-launch(alone, program, attempt, environment=os.environ, operators_cache=attempt, stall_seconds=600)
+attempt, alone = pathlib.Path(sys.argv[2]), DistributionPlan(deepspeed=False)
+launch(alone, sys.argv[1:], attempt, environment=os.environ, operators_cache=attempt, stall_seconds=600)
 """
-    launching = subprocess.Popen([sys.executable, "-c", script], env=probe.environment)
+
+
+def launching_process(probe: Probe, *asked: str) -> subprocess.Popen[bytes]:
+    """Another process that launches the probe, once the probe has made its first steps."""
+    program = [probe_program.__file__, str(probe.attempt), "--steps", "0", "--deaf", *asked]
+    process = subprocess.Popen([sys.executable, "-c", LAUNCHING, *program], env=probe.environment)
     wait_until((probe.attempt / "progress.jsonl").exists, "the first step")
+    return process
+
+
+def test_nothing_survives_the_death_of_the_launching_process(probe: Probe) -> None:
+    launching = launching_process(probe, "--children")
     assert len(probe.processes()) == 4, "the launching process, the guard, the program and its child"
+    launching.kill()
+    launching.wait()
+    wait_until(lambda: not probe.processes(), "the end of all processes", seconds=10)
+
+
+def test_the_program_does_not_survive_the_death_of_guard_and_launching_process_together(probe: Probe) -> None:
+    launching = launching_process(probe)
+    (guard,) = psutil.Process(launching.pid).children()
+    launching.send_signal(signal.SIGSTOP)
+    guard.kill()
     launching.kill()
     launching.wait()
     wait_until(lambda: not probe.processes(), "the end of all processes", seconds=10)
@@ -185,12 +211,11 @@ class UnderLauncher:
     """Three launches at the same time: importing DeepSpeed is most of what each costs."""
 
     def __init__(self, directory: Path) -> None:
-        moves = Moves()
         self._directory = directory
         self._probes: dict[str, Probe] = {}
         self._futures: dict[str, Future[LaunchOutcome]] = {}
         with ThreadPoolExecutor() as threads:
-            self._start(threads, "stopped", "--steps", "0", "--children", on_progress=moves, stop_requested=moves.seen)
+            self._start(threads, "stopped", "--steps", "0", "--children", stop_requested=self._both_run)
             self._start(threads, "failing", "--steps", "0", "--fails")
             self._start(threads, "dying", "--steps", "0", "--dies")
 
@@ -199,6 +224,9 @@ class UnderLauncher:
         attempt.mkdir()
         probe = self._probes[name] = Probe(attempt, uuid.uuid4().hex)
         self._futures[name] = threads.submit(probe.launch, TWO_PROCESSES, *asked, **how)
+
+    def _both_run(self) -> bool:
+        return all((self._directory / "stopped" / f"rank{number}.json").exists() for number in (0, 1))
 
     def __getitem__(self, name: str) -> tuple[Probe, LaunchOutcome]:
         return self._probes[name], self._futures[name].result()

@@ -224,7 +224,7 @@ def test_what_is_trained_on_is_what_was_sampled(tokenizer: PreTrainedTokenizerFa
     with torch.no_grad():
         reading = read(policy, batch, temperature=0.7)
     drawn = torch.nn.utils.rnn.pad_sequence([torch.tensor(of.logprobs) for _, of in rollouts], batch_first=True)
-    assert batch["written"].sum() == sum(of.written for _, of in rollouts) > 0
+    assert batch["written"].sum() == sum(turn >= 0 for _, of in rollouts for turn in of.turns) > 0
     assert torch.allclose(reading.logprobs, drawn[:, 1:], atol=1e-4)
     assert (reading.entropies[batch["written"]] > 0).all()
 

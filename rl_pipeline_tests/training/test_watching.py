@@ -96,5 +96,15 @@ def test_each_line_is_read_once_and_only_when_it_is_whole(tmp_path: Path) -> Non
 @pytest.mark.parametrize("broken", ["{", "3", "nothing", "\x00"])
 def test_a_broken_line_is_left_out_and_the_next_is_read(tmp_path: Path, broken: str) -> None:
     path = tmp_path / "progress.jsonl"
+    progress = ProgressFile(path)
     path.write_text(f"{broken}\n{json.dumps(step(1))}\n")
-    assert ProgressFile(path).new_lines() == [step(1)]
+    assert progress.new_lines() == [step(1)]
+
+
+def test_lines_of_an_earlier_run_are_not_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "progress.jsonl"
+    path.write_text(json.dumps(step(99)) + "\n")
+    progress = ProgressFile(path)
+    with path.open("a") as file:
+        file.write(json.dumps(step(1)) + "\n")
+    assert progress.new_lines() == [step(1)]

@@ -20,6 +20,9 @@ from rl_pipeline.training.program.stopping import StopRequest
 from rl_pipeline.training.small_model.tokenizer import train_tokenizer
 from rl_pipeline.training.work_directory import WorkDirectory
 
+# Two threads of a tiny model wait for each other most of the time.
+torch.set_num_threads(1)
+
 Messages = list[dict[str, Any]]
 THINGS = ("logs", "planks", "a sword", "a pickaxe")
 

@@ -32,7 +32,14 @@ _PRELOADED = [
     "rl_pipeline.training.program.imitation",
     "rl_pipeline.training.program.preference",
 ]
-_QUIET = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+_QUIET = {
+    "TORCHDYNAMO_DISABLE": "1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "OMP_NUM_THREADS": "1",
+    "DS_ACCELERATOR": "cpu",
+    "CUDA_VISIBLE_DEVICES": "",
+    "HF_HUB_OFFLINE": "1",
+}
 
 
 @contextmanager

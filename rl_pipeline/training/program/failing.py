@@ -24,13 +24,13 @@ _PEERS_LOST = re.compile(
 
 
 def failure_of(error: BaseException, *, rank: int, step: int) -> FailureRecord:
-    """The record of `error`, which ended the program after `step` steps."""
+    """The record of `error`, which ended the program after `step` steps, unless it knows better."""
     return FailureRecord(
         code=_code(error),
         message=f"{type(error).__name__}: {error}",
         traceback="".join(traceback.format_exception(error)),
         trajectory_ids=getattr(error, "trajectory_ids", ()),
-        step=step,
+        step=getattr(error, "step", step),
         rank=rank,
     )
 

@@ -202,11 +202,9 @@ class _Memory:
         """Move each row's tokens to the right, in their order, and drop the columns on the left that no row needs."""
         order = self._present.argsort(dim=1, stable=True)[:, -longest:]
         self._present = self._present.gather(1, order)
-        for layer in self._cache.layers if self._cache else ():
-            columns = order[:, None, :, None].expand(-1, layer.keys.shape[1], -1, layer.keys.shape[3])
-            layer.keys = layer.keys.gather(2, columns)
-            columns = order[:, None, :, None].expand(-1, layer.values.shape[1], -1, layer.values.shape[3])
-            layer.values = layer.values.gather(2, columns)
+        layers: list[Any] = self._cache.layers if self._cache is not None else []
+        for layer in layers:
+            layer.keys, layer.values = _columns(layer.keys, order), _columns(layer.values, order)
 
     def unread(self, transcripts: Sequence[Transcript]) -> tuple[Tensor, Tensor]:
         """What the memory lacks of each transcript, padded on the left, and which of it is no padding."""
@@ -234,3 +232,8 @@ class _Memory:
         self._cache = output.past_key_values
         logits: Tensor = output.logits[:, -1].float()
         return logits
+
+
+def _columns(states: Tensor, order: Tensor) -> Tensor:
+    """Of each row (rows x heads x columns x features) the columns that `order` names."""
+    return states.gather(2, order[:, None, :, None].expand(-1, states.shape[1], -1, states.shape[3]))

@@ -152,6 +152,7 @@ class Resumable(Trainer):
         scheduler: Any = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
         optimizer: Any = self.optimizer
         scheduler.base_lrs = [rate * factor for rate in scheduler.base_lrs]
+        scheduler._last_lr = [rate * factor for rate in scheduler._last_lr]  # noqa: SLF001  what it reports until it moves
         for group in optimizer.param_groups:
             group["lr"] *= factor
             if "initial_lr" in group:

@@ -29,6 +29,7 @@ class LossNotFinite(PipelineError):
     code: ClassVar[FailureCode] = "CONVERGENCE"
 
     def __init__(self, step: int) -> None:
+        self.step = step
         super().__init__(f"The loss is not a number after step {step}: train on with a smaller learning rate.")
 
 

@@ -14,9 +14,10 @@ from rl_pipeline.errors import PipelineError
 
 Message = Mapping[str, Any]
 
-_QUESTION: Message = {"role": "user", "content": "stand-in question"}
-_ANSWER: Message = {"role": "assistant", "content": "stand-in answer"}
-_RESULT: Message = {"role": "tool", "content": "stand-in result"}
+# Single words: whatever a template does with the words of a message, it leaves these whole.
+_QUESTION: Message = {"role": "user", "content": "StandInQuestion"}
+_ANSWER: Message = {"role": "assistant", "content": "StandInAnswer"}
+_RESULT: Message = {"role": "tool", "content": "StandInResult"}
 
 
 class NoConversation(PipelineError):
@@ -44,8 +45,7 @@ class TurnTokens:
 
     def text_of(self, token_ids: Sequence[int]) -> str:
         """An answer as text."""
-        text = self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
-        return str(text)
+        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
     def _stop_ids(self, generation: GenerationConfig | None) -> list[int]:
         """What the model, the tokenizer and the template hold for the end of an answer."""
@@ -57,21 +57,26 @@ class TurnTokens:
 
     def _can_show_tools(self) -> bool:
         try:
-            rendered = self._tokenizer.apply_chat_template([_QUESTION, _ANSWER, _RESULT], tokenize=False)
+            rendered = self._templated([_QUESTION, _ANSWER, _RESULT])
         except (TemplateError, TypeError, ValueError):
             return False
-        return str(_RESULT["content"]) in rendered
+        return _RESULT["content"] in rendered
 
     def _after_answer(self, messages: Sequence[Message]) -> str:
-        rendered = self._render([_QUESTION, _ANSWER, *messages])
-        return rendered[rendered.index(_ANSWER["content"]) + len(_ANSWER["content"]) :]
+        _, shown, after = self._render([_QUESTION, _ANSWER, *messages]).partition(_ANSWER["content"])
+        if not shown:
+            raise NoConversation("the model's chat template hides its own answers: choose a model that can chat")
+        return after
 
     def _render(self, messages: Sequence[Message]) -> str:
         """The text; where a template knows no tools, the user says what a tool answered."""
         if not self._shows_tools:
             messages = [{**message, "role": "user"} if message["role"] == "tool" else message for message in messages]
-        text = self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
-        return str(text)
+        return self._templated(messages)
+
+    def _templated(self, messages: Sequence[Message]) -> str:
+        plain: Any = list(messages)
+        return str(self._tokenizer.apply_chat_template(plain, tokenize=False, add_generation_prompt=True))
 
     def _ids(self, text: str) -> list[int]:
         token_ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-from tempfile import mkdtemp
 
 from rl_pipeline.environments.crafting import CraftingWorld
 from rl_pipeline.errors import PipelineError
@@ -18,8 +17,10 @@ from rl_pipeline.training.small_model.warm_start import imitate, lessons_of, new
 REVISION = 1
 """Counts the recipes of this model: another one makes another model of the same seed."""
 
+DEMONSTRATIONS = 2800
+"""Enough to know most of tiers 1 and 2, too few to be good at them: there is something left to learn."""
+
 _RECIPE = "recipe.json"
-_DEMONSTRATIONS = 2200
 _VOCABULARY = 512
 
 
@@ -27,37 +28,36 @@ class AnotherSmallModel(PipelineError):
     """The directory is taken by something else."""
 
 
-def build_small_model(directory: Path, *, seed: int = 0) -> Path:
+def build_small_model(directory: Path, *, seed: int = 0, demonstrations: int = DEMONSTRATIONS) -> Path:
     """The model in `directory`, in Hugging Face's layout; made if it is not there.
 
-    The same seed makes the same model. It appears whole or not at all, and of several builders at once one builds.
+    The same arguments make the same model; with fewer demonstrations it knows less. It appears whole or not at all, and
+    of several builders at once one builds.
     """
-    recipe = {"revision": REVISION, "seed": seed}
+    recipe = {"revision": REVISION, "seed": seed, "demonstrations": demonstrations}
     directory.parent.mkdir(parents=True, exist_ok=True)
     with _sole_builder(directory):
         if not directory.exists():
             _build(directory, recipe)
         elif not _was_built_by(directory, recipe):
-            raise AnotherSmallModel(f"{directory} holds something else than the small model of seed {seed}: remove it")
+            raise AnotherSmallModel(f"{directory} holds another model than was asked for: remove it or choose another")
     return directory
 
 
 def _build(directory: Path, recipe: dict[str, int]) -> None:
-    temporary = Path(mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
-    try:
-        _make(temporary, recipe["seed"])
-        (temporary / _RECIPE).write_text(json.dumps(recipe))
-        temporary.chmod(0o755)
-        temporary.rename(directory)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+    unfinished = directory.parent / f".{directory.name}.unfinished"
+    if unfinished.exists():
+        shutil.rmtree(unfinished)
+    unfinished.mkdir()
+    _make(unfinished, recipe["seed"], recipe["demonstrations"])
+    (unfinished / _RECIPE).write_text(json.dumps(recipe))
+    unfinished.rename(directory)
 
 
-def _make(directory: Path, seed: int) -> None:
-    world, randomness = CraftingWorld(), Random(f"small model {seed}")
+def _make(directory: Path, seed: int, count: int) -> None:
+    world, randomness = CraftingWorld(), Random(f"small model {seed}")  # noqa: S311 - to repeat it is the point
     demonstrations = [
-        demonstrate(world, task, randomness) for task in world.tasks(_DEMONSTRATIONS, seed=randomness.getrandbits(32))
+        demonstrate(world, task, randomness) for task in world.tasks(count, seed=randomness.getrandbits(32))
     ]
     texts = (message["content"] for demonstration in demonstrations for message in demonstration.messages)
     tokenizer = train_tokenizer(texts, _VOCABULARY)

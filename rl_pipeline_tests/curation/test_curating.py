@@ -1,0 +1,277 @@
+"""From stored trajectories to a stored dataset, for each kind of algorithm."""
+
+import json
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from rl_pipeline.curation.curating import CuratedDataset, curate
+from rl_pipeline.curation.datasets import DatasetDamaged, DatasetMissing, fetch_dataset, newest_dataset
+from rl_pipeline.curation.files import CONVERSATIONS, PAIRS, PROMPTS
+from rl_pipeline.curation.policy import CurationPolicy
+from rl_pipeline.stores.disk import DiskObjects
+from rl_pipeline.stores.warehouse import Warehouse
+from rl_pipeline_tests.curation.frames import request
+from rl_pipeline_tests.curation.stored import NOW, Attempt, name_of, store
+from rl_pipeline_tests.rewards.documents import document, user_says
+
+POLICY = CurationPolicy(source_share=1.0)
+TASKS = [f"task-{number}" for number in range(12)]
+
+
+def attempts(environment: str = "") -> list[Attempt]:
+    """Four attempts at each of twelve tasks, better and worse."""
+    return [
+        Attempt(task, ("look", f"try {tried}"), reward=0.1 + 0.25 * tried, environment=environment)
+        for task in TASKS
+        for tried in range(4)
+    ]
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> DiskObjects:
+    return DiskObjects(tmp_path / "objects")
+
+
+def curated(
+    warehouse: Warehouse,
+    objects: DiskObjects,
+    algorithm: Any,
+    filters: dict[str, Any] | None = None,
+    *,
+    policy: CurationPolicy = POLICY,
+    job_id: str = "job-1",
+    revision: int = 1,
+    **dataset: Any,
+) -> CuratedDataset:
+    return curate(
+        warehouse,
+        objects,
+        job_id=job_id,
+        request=request(filters, **dataset).model_copy(update={"timestamp": NOW}),
+        algorithm=algorithm,
+        revision=revision,
+        now=NOW,
+        watermark=10**6,
+        policy=policy,
+    )
+
+
+def read(warehouse: Warehouse, objects: DiskObjects, name: str, directory: Path) -> pl.DataFrame:
+    fetch_dataset(objects, newest_dataset(warehouse, "job-1"), directory)
+    return pl.read_parquet(directory / name)
+
+
+def texts(messages: str) -> list[tuple[str, bool]]:
+    return [(message["role"], message["trained"]) for message in json.loads(messages)]
+
+
+def test_a_dataset_for_imitation_has_the_best_conversations(
+    warehouse: Warehouse, objects: DiskObjects, tmp_path: Path
+) -> None:
+    store(warehouse, attempts())
+    found = curated(warehouse, objects, "sft", sample_size=12)
+    assert (found.report.offered, found.report.kept) == (48, 12)
+    assert found.report.left_out == {"below_reward": 24, "beyond_sample": 12}
+    rows = read(warehouse, objects, CONVERSATIONS, tmp_path / "dataset")
+    assert rows["reward"].round(9).to_list() == [0.85] * 12
+    assert set(rows["task"]) == set(TASKS)
+    assert set(rows["role"]) == {"demonstration"}
+    assert set(rows["split"]) == {"train", "holdout"}
+    assert texts(rows["messages"][0]) == [
+        ("user", False),
+        ("assistant", True),
+        ("tool", False),
+        ("assistant", True),
+        ("tool", False),
+        ("assistant", True),
+    ]
+
+
+def test_a_dataset_for_preferences_has_pairs_and_their_conversations(
+    warehouse: Warehouse, objects: DiskObjects, tmp_path: Path
+) -> None:
+    store(warehouse, attempts())
+    found = curated(warehouse, objects, "dpo", {"pair_margin": 0.3})
+    pairs = read(warehouse, objects, PAIRS, tmp_path / "dataset")
+    conversations = pl.read_parquet(tmp_path / "dataset" / CONVERSATIONS)
+    assert found.report.pairs == pairs.height > 12
+    assert (pairs["margin"] >= 0.3).all()
+    assert {*pairs["chosen_id"], *pairs["rejected_id"]} == set(conversations["trajectory_id"])
+    assert texts(pairs["prompt"][0]) == [("user", False), ("assistant", False), ("tool", False)]
+    assert texts(pairs["chosen"][0]) == [("assistant", True), ("tool", False), ("assistant", True)]
+    by_task = pairs.group_by("task").agg(pl.col("split").n_unique())
+    assert (by_task["split"] == 1).all()
+
+
+def test_a_dataset_to_play_on_has_tasks_with_what_was_earned_at_them(
+    warehouse: Warehouse, objects: DiskObjects, tmp_path: Path
+) -> None:
+    store(warehouse, attempts("crafting"))
+    found = curated(warehouse, objects, "rloo")
+    prompts = read(warehouse, objects, PROMPTS, tmp_path / "dataset")
+    assert prompts["task"].to_list() == sorted(TASKS)
+    assert prompts["attempts"].to_list() == [4] * 12
+    assert prompts["mean_reward"].round(6).to_list() == [0.475] * 12
+    assert json.loads(prompts["environment_task"][0]) == {"goal": prompts["task"][0]}
+    assert texts(prompts["messages"][0]) == [("user", False)]
+    assert found.report.environments == ("crafting",)
+    assert not (tmp_path / "dataset" / PAIRS).exists()
+
+
+def test_where_nothing_can_be_played_pairs_for_a_reward_model_go_with_the_tasks(
+    warehouse: Warehouse, objects: DiskObjects, tmp_path: Path
+) -> None:
+    store(warehouse, attempts())
+    found = curated(warehouse, objects, "grpo")
+    pairs = read(warehouse, objects, PAIRS, tmp_path / "dataset")
+    assert found.report.pairs == pairs.height > 0
+    assert found.report.kept == 48, "what is in no pair is played on all the same"
+
+
+@pytest.mark.parametrize("algorithm", ["sft", "dpo", "rloo"])
+def test_the_same_inputs_give_the_same_hash_whatever_the_job_is_called(
+    warehouse: Warehouse, objects: DiskObjects, algorithm: str
+) -> None:
+    store(warehouse, attempts())
+    one = curated(warehouse, objects, algorithm)
+    other = curated(warehouse, objects, algorithm, job_id="another")
+    assert one.manifest_hash == other.manifest_hash
+    assert curated(warehouse, objects, algorithm, {"max_trajectory_length": 49}).manifest_hash != one.manifest_hash
+
+
+def test_every_trajectory_says_why_it_is_there_and_does_not_expire(warehouse: Warehouse, objects: DiskObjects) -> None:
+    store(warehouse, attempts())
+    found = curated(warehouse, objects, "dpo")
+    rows = warehouse.query("SELECT * FROM dataset_provenance FINAL ORDER BY trajectory_id, role")
+    assert set(rows["dataset_id"]) == {found.dataset_id} == {"job-1.r1"}
+    assert set(rows["role"]) == {"chosen", "rejected"}
+    assert rows["trajectory_id"].n_unique() == found.report.kept
+    number = next(number for number in range(1, 49) if name_of(number) == rows["trajectory_id"][0])
+    assert (rows["reward_id"][0], rows["configuration"][0]) == (f"reward of {number}, c1.0", "c1")
+    listed = {(one["trajectory_id"], one["role"]) for one in found.manifest.content["trajectories"]}
+    assert listed == set(rows.select("trajectory_id", "role").iter_rows())
+    held = warehouse.query("SELECT trajectory_id FROM trajectories FINAL WHERE held")
+    assert set(held["trajectory_id"]) == set(rows["trajectory_id"])
+
+
+def test_the_row_tells_what_planning_and_the_model_card_want(warehouse: Warehouse, objects: DiskObjects) -> None:
+    store(warehouse, attempts("crafting"))
+    found = curated(warehouse, objects, "rloo")
+    row = newest_dataset(warehouse, "job-1")
+    assert (row.dataset_id, row.manifest_hash, row.manifest_url) == ("job-1.r1", found.manifest_hash, found.url)
+    assert (row.trajectories, row.holdout) == (48, found.report.splits["holdout"])
+    assert row.domains == {"coding": 48}
+    assert row.environments == ("crafting",)
+    assert row.selection["offered"] == 48
+    assert row.rewards["configurations"] == "c1"
+
+
+def test_a_new_revision_leaves_the_older_one_and_is_the_newest(warehouse: Warehouse, objects: DiskObjects) -> None:
+    store(warehouse, attempts())
+    curated(warehouse, objects, "sft")
+    broken = warehouse.query("SELECT trajectory_id FROM dataset_provenance FINAL LIMIT 1")
+    rows = broken.with_columns(job_id=pl.lit("job-1"), reason=pl.lit("a poisoned row"))
+    warehouse.insert("quarantined_trajectories", rows)
+    second = curated(warehouse, objects, "sft", revision=2)
+    assert newest_dataset(warehouse, "job-1").dataset_id == second.dataset_id == "job-1.r2"
+    assert second.report.left_out["quarantined"] == 1
+    assert objects.exists("job-1.r1/manifest.json")
+
+
+def test_curating_a_revision_again_replaces_it_whole(
+    warehouse: Warehouse, objects: DiskObjects, tmp_path: Path
+) -> None:
+    store(warehouse, attempts())
+    curated(warehouse, objects, "dpo")
+    again = curated(warehouse, objects, "sft", sample_size=4)
+    rows = warehouse.query("SELECT trajectory_id, role FROM dataset_provenance FINAL")
+    assert Counter(rows["role"]) == Counter(demonstration=4)
+    assert warehouse.query("SELECT count() AS n FROM trajectories FINAL WHERE held")["n"][0] == 4
+    assert {found.key for found in objects.list("job-1.r1/")} == {
+        "job-1.r1/manifest.json",
+        "job-1.r1/conversations.parquet",
+    }
+    fetch_dataset(objects, newest_dataset(warehouse, "job-1"), tmp_path / "dataset")
+    assert again.manifest_hash == newest_dataset(warehouse, "job-1").manifest_hash
+
+
+def test_shares_are_honoured_and_a_shortage_is_reported(warehouse: Warehouse, objects: DiskObjects) -> None:
+    some = [
+        Attempt(f"{domain}-{number}", (f"do {number}",), reward=0.9, columns={"domain": domain})
+        for domain, count in (("coding", 30), ("research", 30), ("general", 5), ("writing", 9))
+        for number in range(count)
+    ]
+    store(warehouse, some)
+    shares = {"coding": 0.4, "research": 0.3, "general": 0.3}
+    found = curated(warehouse, objects, "ppo", {"domain_shares": shares, "literal_filter": True}, sample_size=40)
+    kept = {domain: (count.quota, count.kept, count.shortage) for domain, count in found.report.domains.items()}
+    assert kept == {"coding": (16, 16, 0), "research": (12, 12, 0), "general": (12, 5, 7)}
+    assert found.report.left_out["other_domain"] == 9
+    assert found.report.kept + sum(found.report.left_out.values()) == found.report.offered == 74
+
+
+def test_a_trajectory_with_something_sensitive_is_left_out_and_reported(
+    warehouse: Warehouse, objects: DiskObjects, tmp_path: Path
+) -> None:
+    leaking = document([user_says("Write to jane.doe@northwind.com now", "I wrote.")])
+    store(warehouse, [Attempt("a", reward=0.9, document=leaking), Attempt("b", reward=0.9)])
+    found = curated(warehouse, objects, "sft")
+    assert (found.report.residual, found.report.left_out) == ({"EMAIL": 1}, {"sensitive": 1})
+    assert read(warehouse, objects, CONVERSATIONS, tmp_path / "dataset")["task"].to_list() == ["b"]
+
+
+def test_who_opted_out_is_never_learnt_from(warehouse: Warehouse, objects: DiskObjects) -> None:
+    refusing = document([user_says("Hi", "Hello.")], {"opt_out": True})
+    store(warehouse, [Attempt("a", reward=0.9, document=refusing)])
+    assert curated(warehouse, objects, "sft").report.left_out == {"opted_out": 1}
+
+
+def test_pairs_that_show_the_same_to_the_model_are_left_out(warehouse: Warehouse, objects: DiskObjects) -> None:
+    """Another agent made the difference, of which the trajectory's own agent saw and wrote nothing."""
+    both = [
+        document([user_says("Hi", "Hello."), user_says("…", f"helping {number}") | {"agent_id": "helper"}])
+        for number in range(2)
+    ]
+    store(warehouse, [Attempt("a", reward=0.9 * number, document=one) for number, one in enumerate(both)])
+    found = curated(warehouse, objects, "dpo")
+    assert (found.report.pairs, found.report.kept) == (0, 0)
+    assert found.report.left_out == {"no_usable_pair": 2}
+
+
+@pytest.mark.parametrize("algorithm", ["sft", "dpo", "rloo"])
+def test_an_empty_dataset_is_stored_and_says_why(
+    warehouse: Warehouse, objects: DiskObjects, tmp_path: Path, algorithm: str
+) -> None:
+    store(warehouse, [Attempt(columns={"domain": "writing"})])
+    found = curated(warehouse, objects, algorithm, {"task_domains": ["coding"]})
+    assert (found.report.kept, found.report.left_out) == (0, {"other_domain": 1})
+    assert found.report.missing_domains == ("coding",)
+    assert read(warehouse, objects, CONVERSATIONS, tmp_path / "dataset").is_empty()
+
+
+def test_only_what_the_row_says_is_fetched(warehouse: Warehouse, objects: DiskObjects, tmp_path: Path) -> None:
+    with pytest.raises(DatasetMissing, match="job-1"):
+        newest_dataset(warehouse, "job-1")
+    store(warehouse, attempts())
+    curated(warehouse, objects, "sft")
+    row = newest_dataset(warehouse, "job-1")
+    (tmp_path / "dataset").mkdir()
+    (tmp_path / "dataset" / PAIRS).write_text("left by an older revision")
+    fetch_dataset(objects, row, tmp_path / "dataset")
+    assert sorted(path.name for path in (tmp_path / "dataset").iterdir()) == [CONVERSATIONS, "manifest.json"]
+    objects.put(f"{row.dataset_id}/{CONVERSATIONS}", b"something else")
+    (tmp_path / "dataset" / CONVERSATIONS).unlink()
+    with pytest.raises(DatasetDamaged, match=CONVERSATIONS):
+        fetch_dataset(objects, row, tmp_path / "dataset")
+    assert not (tmp_path / "dataset" / "manifest.json").exists(), "nothing says that it is whole"
+
+
+def test_the_window_ends_where_the_request_says(warehouse: Warehouse, objects: DiskObjects) -> None:
+    old = {"stream_time": NOW - timedelta(days=8)}
+    store(warehouse, [Attempt("a", reward=0.9), Attempt("b", reward=0.9, columns=old)])
+    assert curated(warehouse, objects, "sft", {"last_days": 7}).report.left_out == {"outside_window": 1}

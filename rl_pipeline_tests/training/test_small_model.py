@@ -1,0 +1,127 @@
+"""The embedded base model: its tokenizer, what it can do before any training, and how it is built."""
+
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+
+from rl_pipeline.environments.crafting import COMMANDS, CraftingWorld
+from rl_pipeline.training.program.generation import play_with_model
+from rl_pipeline.training.small_model.building import AnotherSmallModel, build_small_model
+from rl_pipeline.training.small_model.tokenizer import SPECIAL_TOKENS, train_tokenizer
+from rl_pipeline_tests.waiting import wait_until
+
+WORLD = CraftingWorld()
+FEW = 48
+"""Demonstrations of a model that only has to be built."""
+BUILDER = (
+    "import sys, pathlib; from rl_pipeline.training.small_model.building import build_small_model;"
+    f"build_small_model(pathlib.Path(sys.argv[1]), demonstrations={FEW})"
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return train_tokenizer([WORLD.instructions, *COMMANDS], 400)
+
+
+def digests(directory: Path) -> dict[str, str]:
+    return {path.name: sha256(path.read_bytes()).hexdigest() for path in directory.iterdir()}
+
+
+def start_builder(directory: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", BUILDER, str(directory)], stderr=subprocess.DEVNULL)
+
+
+@given(text=st.text().filter(lambda text: not any(token in text for token in SPECIAL_TOKENS)))
+@settings(deadline=None)
+def test_every_text_has_tokens_and_comes_back_from_them(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+
+
+def test_a_command_is_two_tokens_and_its_end() -> None:
+    texts = [*COMMANDS, *(f"Have {command.split()[1]}" for command in COMMANDS)] * 20
+    tokenizer = train_tokenizer(texts, 512)
+    assert {len(tokenizer(command)["input_ids"]) for command in COMMANDS} == {2}
+
+
+def test_the_template_marks_what_the_assistant_wrote_with_its_end(tokenizer: PreTrainedTokenizerFast) -> None:
+    call = {"type": "function", "function": {"name": "get", "arguments": {"thing": "wood"}}}
+    messages = [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "craft plank"},
+        {"role": "assistant", "content": "get wood"},
+        {"role": "tool", "content": "Have wood"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+    ]
+    rendered = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
+    marked = [
+        token if mark else "|" for token, mark in zip(rendered["input_ids"], rendered["assistant_masks"], strict=True)
+    ]
+    written = [tokenizer.decode([token]) for token in marked if token != "|"]
+    assert "".join(written) == 'get wood<|end|><|call|>{"name": "get", "arguments": {"thing": "wood"}}<|end|>'
+    text = tokenizer.apply_chat_template(messages[:2], tokenize=False, add_generation_prompt=True, tools=[call])
+    assert text.startswith('<|system|>[{"type": "function"')
+    assert text.endswith("<|system|>be brief<|end|><|user|>craft plank<|end|><|assistant|>")
+
+
+def test_the_base_model_can_do_something_and_has_much_to_learn(small_model: Path) -> None:
+    tokenizer, model = AutoTokenizer.from_pretrained(small_model), AutoModelForCausalLM.from_pretrained(small_model)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    assert 300_000 <= parameters <= 1_000_000
+    tasks = WORLD.tasks(255, seed=2_000_003)
+    randomness = torch.Generator().manual_seed(5)
+    played = play_with_model(WORLD, tasks, model, tokenizer, generator=randomness, max_new_tokens=8)
+    success = {tier: [episode.success for episode, _ in played if episode.task.tier == tier] for tier in (1, 2, 3)}
+    share = {tier: sum(reached) / len(reached) for tier, reached in success.items()}
+    assert 0.2 <= sum(episode.success for episode, _ in played) / len(played) <= 0.5
+    assert share[1] > share[2] > share[3]
+    assert share[3] < 0.09
+
+
+def test_the_same_seed_builds_the_same_model_and_another_seed_another(tmp_path: Path) -> None:
+    once = digests(build_small_model(tmp_path / "once", demonstrations=FEW))
+    state = torch.get_rng_state()
+    again = digests(build_small_model(tmp_path / "again", demonstrations=FEW))
+    other = digests(build_small_model(tmp_path / "other", seed=1, demonstrations=FEW))
+    assert once == again
+    assert other["model.safetensors"] != once["model.safetensors"]
+    assert {"config.json", "generation_config.json", "tokenizer.json", "chat_template.jinja"} <= set(once)
+    assert torch.equal(torch.get_rng_state(), state), "building draws nothing from the caller's randomness"
+
+
+def test_two_builders_at_once_make_one_model(tmp_path: Path) -> None:
+    directory = tmp_path / "model"
+    builders = [start_builder(directory) for _ in range(2)]
+    wait_until(directory.exists, "the model")
+    first = {path: path.stat().st_ino for path in directory.iterdir()}
+    assert [builder.wait() for builder in builders] == [0, 0]
+    assert {path: path.stat().st_ino for path in directory.iterdir()} == first
+    assert digests(directory) == digests(build_small_model(tmp_path / "alone", demonstrations=FEW))
+
+
+def test_a_killed_builder_leaves_nothing_that_counts_and_the_next_one_builds(tmp_path: Path) -> None:
+    directory, unfinished = tmp_path / "model", tmp_path / ".model.unfinished"
+    builder = start_builder(directory)
+    wait_until(unfinished.exists, "the build")
+    builder.kill()
+    builder.wait()
+    assert not directory.exists()
+    build_small_model(directory, demonstrations=FEW)
+    assert AutoModelForCausalLM.from_pretrained(directory).num_parameters() > 0
+    assert not unfinished.exists()
+
+
+def test_a_directory_with_something_else_is_not_taken_for_the_model(tmp_path: Path) -> None:
+    built = build_small_model(tmp_path / "model", demonstrations=FEW)
+    assert build_small_model(built, demonstrations=FEW) == built
+    (tmp_path / "other").mkdir()
+    for directory, seed in ((built, 1), (tmp_path / "other", 0)):
+        with pytest.raises(AnotherSmallModel, match="remove it"):
+            build_small_model(directory, seed=seed, demonstrations=FEW)
