@@ -57,7 +57,9 @@ TRAJECTORIES = """
             if(i = 0, 'user_message', 'tool_result'), '","content":"',
             if(i = 0, request, arrayStringConcat(arraySlice(words, 5 * i, 20), ' ')),
             '"},"action":{"type":"tool_call","tool_name":"', called[i + 1], '","tool_args":{"query":"',
-XX, arrayStringConcat(arraySlice(words, 5 + 5 * i, 20), ' '), '","error":null}}'
+            arrayStringConcat(arraySlice(words, 1 + 7 * i, 8), ' '), '"},"raw_response":null},',
+            '"result":{"success":true,"output":"', arrayStringConcat(arraySlice(words, 5 + 5 * i, 20), ' '),
+            '","error":null}}'
         ), range(3)) AS turns
     SELECT
         toString(reinterpretAsUUID(sipHash128(number))), 'RL_TRAJECTORIES', number + 1,

@@ -2,8 +2,10 @@
 
 import json
 from contextlib import closing
+from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,10 +13,14 @@ import typer
 from rl_pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import polars as pl
 
+    from rl_pipeline.ingestion.dead_letters import DeadLetter
     from rl_pipeline.ingestion.reports import DrainReport
     from rl_pipeline.settings import Settings
+    from rl_pipeline.stores.jetstream import JetStream
     from rl_pipeline.stores.warehouse import Warehouse
 
 dead_letters = typer.Typer(no_args_is_help=True, help="What was refused, why, and trying it again.")
@@ -28,7 +34,15 @@ class Source(StrEnum):
 
     TRAJECTORIES = "trajectories"
     FEEDBACK = "feedback"
+    TRAINING = "training"
 
+
+# Of feedback nothing but its digest is kept. The id of what was asked of training is its job's, if it names one.
+_MORE_OF_A_REFUSAL = {
+    Source.TRAJECTORIES: "{size:>8} bytes  {message_id}",
+    Source.FEEDBACK: "",
+    Source.TRAINING: "{size:>8} bytes  {subject}  {message_id}",
+}
 
 OfStream = Annotated[Source, typer.Option("--stream", help="Of which messages.")]
 Reason = Annotated[str | None, typer.Option(help="Only those refused for this reason, such as max_depth.")]
@@ -76,16 +90,22 @@ def list_refused(
     source: OfStream = Source.TRAJECTORIES,
 ) -> None:
     """The messages that are refused now, by their stream sequence."""
-    from rl_pipeline.opening import current_settings, open_warehouse
+    from rl_pipeline.opening import current_settings, open_stream, open_warehouse
 
-    with closing(open_warehouse(current_settings())) as tables:
-        found = _refused(tables, source, reason=reason, first=first, last=last, limit=limit)
-    for row in found.iter_rows(named=True):
+    settings = current_settings()
+    narrowed: dict[str, Any] = {"reason": reason, "first": first, "last": last}
+    if source is Source.TRAINING:
+        with open_stream(settings) as messages:
+            letters = list(islice(_refused_training(messages, **narrowed), limit))
+        found = [asdict(letter) | {"stream_time": datetime.fromisoformat(letter.stream_time)} for letter in letters]
+    else:
+        with closing(open_warehouse(settings)) as tables:
+            found = _refused(tables, source, limit=limit, **narrowed).to_dicts()
+    for row in found:
         when = row["stream_time"].isoformat(timespec="seconds")
-        # Of feedback nothing but its digest is kept.
-        more = f"{row['size']:>8} bytes  {row['message_id']}" if source is Source.TRAJECTORIES else ""
+        more = _MORE_OF_A_REFUSAL[source].format_map(row)
         typer.echo(f"{row['sequence']:<10} {when}  {row['reason']:<24} {more}".rstrip())
-    typer.echo(f"{found.height} refused{f', at most {limit} shown' if found.height == limit else ''}", err=True)
+    typer.echo(f"{len(found)} refused{f', at most {limit} shown' if len(found) == limit else ''}", err=True)
 
 
 @dead_letters.command()
@@ -94,8 +114,6 @@ def show(
     source: OfStream = Source.TRAJECTORIES,
 ) -> None:
     """One dead letter: where it came from, why it was refused, and its beginning, redacted."""
-    from dataclasses import asdict
-
     from rl_pipeline.ingestion.dead_letters import show_dead_letter
     from rl_pipeline.opening import current_settings, open_stream
 
@@ -112,6 +130,12 @@ def replay(
     from rl_pipeline.ingestion import draining, feedback
     from rl_pipeline.opening import current_settings, open_stream, open_warehouse, raw_objects
 
+    if source is Source.TRAINING:
+        raise PipelineError(
+            "a refused request or cancellation of training is not replayed, for by now nobody may want it: see with "
+            "`rl-pipeline dead-letters show SEQUENCE --stream training` what was wrong, and send it again: "
+            "`rl-pipeline train`, which asks under a new id, or `rl-pipeline cancel JOB`"
+        )
     settings = current_settings()
     rules = _rules(settings)
     with open_stream(settings) as messages, closing(open_warehouse(settings)) as tables:
@@ -217,17 +241,51 @@ def erase(
 
 
 def _stream_of(source: Source) -> str:
-    from rl_pipeline.stores.topology import FEEDBACK, TRAJECTORIES
+    from rl_pipeline.stores.topology import FEEDBACK, TRAINING, TRAJECTORIES
 
-    return (FEEDBACK if source is Source.FEEDBACK else TRAJECTORIES).name
+    return {Source.TRAJECTORIES: TRAJECTORIES, Source.FEEDBACK: FEEDBACK, Source.TRAINING: TRAINING}[source].name
 
 
 def _refused(tables: "Warehouse", source: Source, **narrowed: Any) -> "pl.DataFrame":
-    """What is refused now of a stream, the newest first."""
+    """What is refused now of a stream that has a ledger, the newest first."""
     from rl_pipeline.ingestion.dead_letters import Ledger, list_dead_letters
 
     ledger: Ledger = "trajectory_feedback" if source is Source.FEEDBACK else "trajectory_ledger"
     return list_dead_letters(tables, _stream_of(source), ledger=ledger, **narrowed)
+
+
+def _refused_training(
+    messages: "JetStream", *, reason: str | None, first: int | None, last: int | None
+) -> "Iterator[DeadLetter]":
+    """The letters of refused requests and cancellations, the newest first: there is no ledger of these."""
+    from rl_pipeline.ingestion.dead_letters import NoDeadLetter, show_dead_letter
+
+    stream = _stream_of(Source.TRAINING)
+    for sequence in sorted(_sequences_with_letters(messages, stream), reverse=True):
+        if not (first or 0) <= sequence <= (last or _NO_LIMIT):
+            continue
+        try:
+            letter = show_dead_letter(messages, stream, sequence)
+        except NoDeadLetter:
+            # It aged out since JetStream told its subject.
+            continue
+        if reason in (None, letter.reason):
+            yield letter
+
+
+def _sequences_with_letters(messages: "JetStream", stream: str) -> set[int]:
+    """By the subjects of the letters: reading all letters would take long where another stream has many."""
+    from rl_pipeline.ingestion.dead_letters import DEAD_LETTER_STREAM, sequence_of_dead_letter
+
+    def page(offset: int) -> dict[str, int]:
+        wanted = {"subjects_filter": f"agent.rl.dlq.{stream}.>", "offset": offset}
+        return messages.request(f"STREAM.INFO.{DEAD_LETTER_STREAM}", wanted)["state"].get("subjects") or {}
+
+    subjects: list[str] = []
+    while found := page(len(subjects)):
+        subjects += found
+    sequences = (sequence_of_dead_letter(stream, subject) for subject in subjects)
+    return {sequence for sequence in sequences if sequence is not None}
 
 
 def _rules(settings: "Settings") -> dict[str, Any]:

@@ -14,6 +14,7 @@ pytest_plugins = [
     "rl_pipeline_tests.fixtures.clickhouse",
     "rl_pipeline_tests.fixtures.s3",
     "rl_pipeline_tests.fixtures.ingest",
+    "rl_pipeline_tests.fixtures.small_model",
 ]
 
 # What a test may need beyond Python and make, by the marker that names it.

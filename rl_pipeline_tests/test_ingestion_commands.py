@@ -18,10 +18,16 @@ from rl_pipeline.contracts import serialize
 from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.ingestion.feedback_rows import FeedbackRow, write_feedback
 from rl_pipeline.ingestion.holding import hold_for_dataset
+from rl_pipeline.redaction.policy import RedactionKey, RedactionPolicy
+from rl_pipeline.redaction.redactor import Redactor
 from rl_pipeline.redaction.rule import packaged_rules
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.stores.jetstream import JetStream
+from rl_pipeline.training.cancelling import fetch_cancellations
+from rl_pipeline.training.requests import Defaults, accept_requests
 from rl_pipeline_tests.fixtures.ingest import REDACTION_KEY
+from rl_pipeline_tests.training.job_tables import wait_for_pending
+from rl_pipeline_tests.training.job_values import a_request
 
 Run = Callable[..., "Outcome"]
 SUBJECT = "agent.rl.trajectory.v1"
@@ -208,11 +214,68 @@ def test_refused_feedback_is_listed_shown_and_replayed_apart_from_trajectories(
     assert listed() == ["1"]
 
 
+def test_refused_requests_and_cancellations_of_training_are_listed_and_shown_but_never_replayed(
+    run: Run, stream: JetStream, warehouse: ClickHouseWarehouse
+) -> None:
+    secret = "ada@example.com"
+    request = json.loads(a_request("job-1").model_dump_json()) | {"trigger_reason": secret}
+    asked = [
+        ("agent.rl.training.request.v1", json.dumps(request).encode()),
+        ("agent.rl.training.request.v1", b"{"),
+        ("agent.rl.training.cancel.v1", json.dumps({"training_job_id": "job-2", "requester": secret}).encode()),
+    ]
+    for number, (subject, data) in enumerate(asked):
+        stream.publish(subject, data, f"asked-{number}")
+    wait_for_pending(stream, "training_requests", 2)
+    wait_for_pending(stream, "training_cancellations", 1)
+    version, _, key = REDACTION_KEY.partition(":")
+    # Only the rules for addresses are on, to be quick.
+    off = frozenset(rule.id for rule in packaged_rules() if "email" not in rule.id)
+    redactor = Redactor(RedactionPolicy(RedactionKey(version, key.encode()), rules_off=off))
+    arguments: dict[str, Any] = {"redactor": lambda: redactor, "now": datetime(2026, 2, 1, tzinfo=UTC)}
+    assert fetch_cancellations(stream, **arguments) == []
+    defaults = Defaults("rloo", "the-default")
+    taken = accept_requests(stream, warehouse, defaults=defaults, trajectories="RL_TRAJECTORIES", **arguments)
+    assert taken.refused == (1, 2)
+    # Letters of another stream are not among them, nor is what is no letter.
+    stream.publish("agent.rl.dlq.RL_TRAJECTORIES.7.1", b"{}", "other-letter")
+    stream.publish("agent.rl.dlq.RL_TRAINING.note", b"{}", "no-letter")
+    of_training = ("--stream", "training")
+
+    def listed(*options: str) -> list[list[str]]:
+        return [line.split() for line in run("dead-letters", "list", *of_training, *options).stdout.splitlines()]
+
+    assert [(line[0], line[2], line[5:]) for line in listed()] == [
+        ("3", "missing", ["agent.rl.training.cancel.v1", "job-2"]),
+        ("2", "not_json", ["agent.rl.training.request.v1"]),
+        ("1", "enum", ["agent.rl.training.request.v1", "job-1"]),
+    ]
+    assert [line[0] for line in listed("--reason", "not_json")] == ["2"]
+    assert [line[0] for line in listed("--first", "1", "--last", "2")] == ["2", "1"]
+    assert [line[0] for line in listed("--limit", "1")] == ["3"]
+    assert run("dead-letters", "list").stdout == ""
+
+    letter = json.loads(run("dead-letters", "show", "1", *of_training).stdout)
+    assert (letter["stream"], letter["path"], letter["message_id"]) == ("RL_TRAINING", "trigger_reason", "job-1")
+    assert secret not in json.dumps(letter)
+    absent = run("dead-letters", "show", "4", *of_training)
+    assert (absent.returncode, absent.stderr.count("\n")) == (1, 1)
+    assert "no dead letter for RL_TRAINING 4" in absent.stderr
+
+    before = stream.state("RL_TRAINING").last_sequence
+    replayed = run("dead-letters", "replay", *of_training)
+    assert (replayed.returncode, replayed.stderr.count("\n")) == (1, 1)
+    assert "is not replayed" in replayed.stderr
+    assert "send it again: `rl-pipeline train`" in replayed.stderr
+    assert stream.state("RL_TRAINING").last_sequence == before
+    assert len(listed()) == 3
+
+
 @pytest.mark.parametrize("command", [("list",), ("show", "1"), ("replay",)])
 def test_dead_letters_of_a_stream_that_has_none_say_which_have(run: Run, command: tuple[str, ...]) -> None:
     refused = run("dead-letters", *command, "--stream", "rewards")
     assert refused.returncode == 2
-    for said in ("--stream", "rewards", "trajectories", "feedback"):
+    for said in ("--stream", "rewards", "trajectories", "feedback", "training"):
         assert said in refused.stderr
 
 

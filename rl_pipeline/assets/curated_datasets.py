@@ -6,6 +6,7 @@ from typing import Any
 import dagster as dg
 
 from rl_pipeline.assets.pictures import ranking, table
+from rl_pipeline.assets.runs import is_canceling
 from rl_pipeline.assets.trajectory_rewards import trajectory_rewards
 from rl_pipeline.curation.curating import CuratedDataset, curate
 from rl_pipeline.curation.policy import CurationPolicy
@@ -13,6 +14,7 @@ from rl_pipeline.partitions import training_jobs
 from rl_pipeline.resources.ingest import IngestResource
 from rl_pipeline.resources.training import TrainingResource
 from rl_pipeline.resources.warehouse import WarehouseResource
+from rl_pipeline.training.carrying_out import ending_in_its_row
 from rl_pipeline.training.job_rows import begin_attempt, end_attempt
 
 _CHECKS = {
@@ -52,22 +54,22 @@ def curated_datasets(
     now = datetime.now(UTC)
     with warehouse.open() as tables:
         job, attempts = begin_attempt(tables, context.partition_key, context.run_id, now)
-        revision = sum(attempt.starts_from == "dataset" for attempt in attempts)
-        redaction = ingest.policy()
-        dataset = curate(
-            tables,
-            training.datasets().open(),
-            job_id=job.job_id,
-            request=job.request,
-            algorithm=job.request.training_config.algorithm or training.default_algorithm(),
-            revision=revision,
-            now=now,
-            watermark=job.watermark,
-            policy=CurationPolicy(allowed=redaction.allowed, tolerated=redaction.kinds_switched_off()),
-        )
+        with ending_in_its_row(tables, attempts[-1], lambda: is_canceling(context)):
+            redaction = ingest.policy()
+            dataset = curate(
+                tables,
+                training.datasets().open(),
+                job_id=job.job_id,
+                request=job.request,
+                algorithm=job.request.training_config.algorithm or training.default_algorithm(),
+                revision=sum(attempt.starts_from == "dataset" for attempt in attempts),
+                now=now,
+                watermark=job.watermark,
+                policy=CurationPolicy(allowed=redaction.allowed, tolerated=redaction.kinds_switched_off()),
+            )
         failed = [name for name, passed in _passed(dataset).items() if _CHECKS[name][0] and not passed]
         if failed:
-            # The run ends here, by the check; the job's next step depends on why.
+            # The check ends the run; the job's row needs to know why.
             message = f"the dataset fails {', '.join(failed)}: {_account(dataset)}"
             end_attempt(tables, attempts[-1], "failed", now, failure_code="DATA", message=message)
     return _result(dataset)

@@ -9,6 +9,7 @@ import dagster as dg
 
 from rl_pipeline.assets.curated_datasets import curated_datasets
 from rl_pipeline.assets.pictures import table
+from rl_pipeline.assets.runs import is_canceling
 from rl_pipeline.partitions import training_jobs
 from rl_pipeline.resources.objects import ObjectsResource
 from rl_pipeline.resources.stream import StreamResource
@@ -80,7 +81,7 @@ def policy_checkpoints(
                 tell=context.log.info,
             )
             try:
-                completed = carry_out_attempt(run, is_canceling=lambda: _is_canceling(context))
+                completed = carry_out_attempt(run, is_canceling=lambda: is_canceling(context))
             except (TrainingFailed, TrainingStopped) as ended:
                 raise dg.Failure(str(ended), allow_retries=False) from ended
     yield from session.get_results(implicit_materializations=False)
@@ -91,11 +92,6 @@ def _environment(stream: StreamResource, training: TrainingResource, session: dg
     """What the program finds the stores by: the addresses of these resources, whatever the environment says."""
     addresses = {"NATS_URL": stream.url, "MLFLOW_TRACKING_URI": training.tracking_uri}
     return child_environment(load_settings(), **addresses, **session.get_bootstrap_env_vars())
-
-
-def _is_canceling(context: dg.AssetExecutionContext) -> bool:
-    run = context.instance.get_run_by_id(context.run_id)
-    return run is not None and run.status in (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
 
 
 def _result(completed: CompletedAttempt) -> dg.MaterializeResult[None]:

@@ -29,6 +29,10 @@ from rl_pipeline.stores.warehouse import Warehouse
 # The ids of a query travel in its address, which has a limit.
 _IDS_PER_QUERY = 500
 _MUTATION = {"mutations_sync": 2}
+_REWARD = ["trajectory_id", "configuration", "reward_revision"]
+_REWARD_IDS = pl.Schema(
+    dict.fromkeys(_REWARD, pl.String()) | {"reward_revision": pl.UInt32(), "reward_id": pl.String()}
+)
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,10 @@ def _provenance(warehouse: Warehouse, stream: str, written: Written) -> pl.DataF
         *("trajectory_id", "split", "task", "raw_total", "reward_revision"),
         pl.col("domain", "configuration").cast(pl.String),
     )
-    named = rows.join(_reward_ids(warehouse, stream, rows), on=["trajectory_id", "configuration", "reward_revision"])
+    # A reward may have been withdrawn meanwhile; that it was chosen by remains true.
+    named = rows.join(_reward_ids(warehouse, stream, rows), on=_REWARD, how="left").with_columns(
+        pl.col("reward_id").fill_null("")
+    )
     return written.roles.join(named, on="trajectory_id").sort("trajectory_id", "role")
 
 
@@ -113,16 +120,6 @@ def _reward_ids(warehouse: Warehouse, stream: str, rows: pl.DataFrame) -> pl.Dat
     return pl.concat(found)
 
 
-_REWARD_IDS = pl.Schema(
-    {
-        "trajectory_id": pl.String(),
-        "configuration": pl.String(),
-        "reward_revision": pl.UInt32(),
-        "reward_id": pl.String(),
-    }
-)
-
-
 def _listed(provenance: pl.DataFrame) -> list[dict[str, Any]]:
     """The trajectories as the manifest lists them."""
     return provenance.select("trajectory_id", "role", "split", "task", "reward_id", "reward_revision").to_dicts()
@@ -130,8 +127,15 @@ def _listed(provenance: pl.DataFrame) -> list[dict[str, Any]]:
 
 def _forget_earlier(warehouse: Warehouse, dataset_id: str) -> None:
     """Take back what an earlier curation of the same revision has noted."""
-    asked = {"dataset": dataset_id}
-    known = "SELECT 1 FROM dataset_provenance WHERE dataset_id = {dataset:String} LIMIT 1"
-    if warehouse.query(known, asked).height:
-        warehouse.execute("ALTER TABLE dataset_provenance DELETE WHERE dataset_id = {dataset:String}", asked, _MUTATION)
+    noted = warehouse.query(
+        """
+        SELECT dataset_id FROM dataset_provenance WHERE dataset_id = {dataset:String} LIMIT 1
+        UNION ALL
+        SELECT dataset_id FROM dataset_trajectories WHERE dataset_id = {dataset:String} LIMIT 1
+        """,
+        {"dataset": dataset_id},
+    )
+    if noted.height:
+        forget = "ALTER TABLE dataset_provenance DELETE WHERE dataset_id = {dataset:String}"
+        warehouse.execute(forget, {"dataset": dataset_id}, _MUTATION)
         release_dataset(warehouse, dataset_id)

@@ -86,19 +86,20 @@ def stored_dataset(warehouse: Warehouse, dataset_id: str) -> StoredDataset:
 
 
 def store_files(objects: Objects, manifest: Manifest, directory: Path) -> str:
-    """Put the files and, last of all, the manifest in place, and return its address: where it is, the dataset is whole.
+    """Put the files in place, then the manifest, and return its address: where it is, the dataset is whole.
 
-    What an earlier curation of the same revision has left is replaced.
+    Files are named by their sums, so what an earlier manifest lists stays until this one has taken its place; then it
+    is deleted, here or when this is done again.
     """
-    key = f"{manifest.dataset_id}/{MANIFEST}"
-    objects.delete(key)
-    wanted = {f"{manifest.dataset_id}/{file.name}" for file in manifest.files}
-    for stale in [found.key for found in objects.list(f"{manifest.dataset_id}/") if found.key not in wanted]:
-        objects.delete(stale)
-    for file in manifest.files:
-        objects.upload(f"{manifest.dataset_id}/{file.name}", directory / file.name)
-    objects.put(key, manifest.encoded())
-    return objects.url(key)
+    wanted = {_key(manifest.dataset_id, file): file for file in manifest.files}
+    for key, file in wanted.items():
+        objects.upload(key, directory / file.name)
+    place = f"{manifest.dataset_id}/{MANIFEST}"
+    objects.put(place, manifest.encoded())
+    for stale in [found.key for found in objects.list(f"{manifest.dataset_id}/")]:
+        if stale not in wanted and stale != place:
+            objects.delete(stale)
+    return objects.url(place)
 
 
 def store_row(warehouse: Warehouse, manifest: Manifest, url: str, now: datetime) -> None:
@@ -152,10 +153,14 @@ def fetch_files(objects: Objects, dataset_id: str, files: Sequence[WrittenFile],
         path = directory / file.name
         if path.is_file() and sha256_of(path) == file.sha256:
             continue
-        objects.download(f"{dataset_id}/{file.name}", path)
+        objects.download(_key(dataset_id, file), path)
         if sha256_of(path) != file.sha256:
             path.unlink()
             raise DatasetDamaged(f"{file.name} of {dataset_id} is not what its manifest says: curate the job again")
+
+
+def _key(dataset_id: str, file: WrittenFile) -> str:
+    return f"{dataset_id}/{file.sha256}/{file.name}"
 
 
 def _rows(warehouse: Warehouse, column: str, value: str) -> list[StoredDataset]:

@@ -45,7 +45,7 @@ class Room:
         self._caps = caps
         self._left = dict(quotas)
         self._total = sum(quotas.values())
-        self._of_source: Counter[int] = Counter()
+        self._of_source: Counter[str] = Counter()
         self._of_user: Counter[int] = Counter()
         self.taken: set[int] = set()
 

@@ -1,7 +1,8 @@
 """An attempt from its first to its last word: train, deliver, and say in its row how it ended, whatever happens."""
 
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -91,35 +92,38 @@ class CompletedAttempt:
 
 
 def carry_out_attempt(run: AttemptRun, *, is_canceling: Callable[[], bool]) -> CompletedAttempt:
-    """Train and deliver. However it ends, the attempt's row says so when this returns or raises.
+    """Train and deliver; see `ending_in_its_row` for what it raises."""
+    with ending_in_its_row(run.tables, run.attempt, is_canceling):
+        return _completed(run)
 
-    Raises `TrainingFailed` or `TrainingStopped`; an interrupt goes on its way once the program is gone and its state
-    saved.
+
+@contextmanager
+def ending_in_its_row(tables: Warehouse, attempt: Attempt, is_canceling: Callable[[], bool]) -> Iterator[None]:
+    """Whatever breaks the block, the attempt's row says so when it is left.
+
+    Raises `TrainingFailed` or `TrainingStopped`; an interrupt goes on its way.
     """
     try:
-        return _completed(run)
+        yield
     except TrainingFailed as failed:
-        _end_failed(run, failed.failure)
+        _end_failed(tables, attempt, failed.failure)
         raise
     except TrainingStopped as stopped:
         # Nobody but a lost lease asks the program itself to stop.
-        _end_failed(run, Failure("INFRA", str(stopped)))
+        _end_failed(tables, attempt, Failure("INFRA", str(stopped)))
         raise
-    except PipelineError as refused:
-        code: FailureCode = "INFRA" if isinstance(refused, _PASSING) else "UNKNOWN"
-        failure = Failure(code, str(refused), traceback.format_exc())
-        _end_failed(run, failure)
-        raise TrainingFailed(failure) from refused
-    except Exception as unforeseen:
-        failure = Failure("UNKNOWN", f"{type(unforeseen).__name__}: {unforeseen}", traceback.format_exc())
-        _end_failed(run, failure)
-        raise TrainingFailed(failure) from unforeseen
+    except Exception as broken:
+        known = isinstance(broken, PipelineError)
+        code: FailureCode = "INFRA" if isinstance(broken, _PASSING) else "UNKNOWN"
+        message = str(broken) if known else f"{type(broken).__name__}: {broken}"
+        failure = Failure(code, message, traceback.format_exc())
+        _end_failed(tables, attempt, failure)
+        raise TrainingFailed(failure) from broken
     except BaseException:
-        outcome, code_of_stop = outcome_of_stop(
-            job_of(run.tables, run.job.job_id).state, run_is_canceling=is_canceling()
-        )
+        state = job_of(tables, attempt.job_id).state
+        outcome, code_of_stop = outcome_of_stop(state, run_is_canceling=is_canceling())
         message = "the run was interrupted"
-        end_attempt(run.tables, run.attempt, outcome, datetime.now(UTC), failure_code=code_of_stop, message=message)
+        end_attempt(tables, attempt, outcome, datetime.now(UTC), failure_code=code_of_stop, message=message)
         raise
 
 
@@ -206,13 +210,13 @@ class _Teller:
             self._tell(", ".join([f"{phase}: {place}" if total else phase, *figures]))
 
 
-def _end_failed(run: AttemptRun, failure: Failure) -> None:
+def _end_failed(tables: Warehouse, attempt: Attempt, failure: Failure) -> None:
     now = datetime.now(UTC)
     if failure.trajectory_ids:
-        quarantine(run.tables, run.job.job_id, failure.trajectory_ids, failure.message, now)
+        quarantine(tables, attempt.job_id, failure.trajectory_ids, failure.message, now)
     end_attempt(
-        run.tables,
-        run.attempt,
+        tables,
+        attempt,
         "failed",
         now,
         failure_code=failure.code,

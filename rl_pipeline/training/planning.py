@@ -138,11 +138,14 @@ def read_hostfile(path: Path) -> dict[str, int]:
 def _draft(request: TrainingRequest, algorithm: Algorithm, preset: Preset) -> _Draft:
     """The layers one over the other."""
     config = request.training_config
-    contract = _in_sections(request, explicit=False)
-    sections = overlaid(contract, preset.sections_for(algorithm))
+    said = _in_sections(request, explicit=True)
     if source := (config.model_extra or {}).get("preset"):
-        sections = overlaid(sections, source_preset(str(source)).sections)
-    draft = _Draft(overlaid(sections, _in_sections(request, explicit=True)))
+        said = overlaid(source_preset(str(source)).sections, said)
+    sections = overlaid(_in_sections(request, explicit=False), preset.sections_for(algorithm))
+    if "epochs" in said["optimization"]:
+        # The preset's limit would cut off what was asked for.
+        sections["optimization"].pop("max_steps", None)
+    draft = _Draft(overlaid(sections, said))
     _open_fields(draft, config.hyperparameters, config.compute)
     return draft
 

@@ -3,11 +3,17 @@
 from typing import Any
 
 import polars as pl
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from rl_pipeline.contracts.training_request import TrainingRequest
 from rl_pipeline.curation.candidates import CANDIDATES
 from rl_pipeline.curation.policy import Criteria, CurationPolicy, criteria_of
+
+PROPERTY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""For each of the functions."""
+PROPERTY_OF_ALL = settings(PROPERTY, max_examples=30)
+"""For all of them together, which have properties of their own."""
 
 POLICY = CurationPolicy()
 OPEN_POLICY = CurationPolicy(source_share=1.0, user_share=1.0)

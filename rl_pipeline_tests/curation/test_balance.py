@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_pipeline.curation.balance import cap_of, largest_remainder, quotas_of
+from rl_pipeline_tests.curation.frames import PROPERTY
 
 
 def test_shares_are_met_to_the_last_trajectory() -> None:
@@ -27,6 +28,7 @@ def test_there_is_no_quota_where_there_is_no_domain() -> None:
     assert quotas_of(10, {}, []) == {}
 
 
+@PROPERTY
 @given(
     st.integers(1, 10**6),
     st.dictionaries(st.text("abcdef", min_size=1), st.floats(1e-6, 1, allow_nan=False), min_size=1, max_size=6),
@@ -38,6 +40,7 @@ def test_quotas_sum_to_the_sample_and_stay_within_one_of_their_share(total: int,
         assert abs(quotas[domain] - total * share / sum(shares.values())) < 1 + 1e-6
 
 
+@PROPERTY
 @given(st.dictionaries(st.text("abcdef", min_size=1), st.floats(0.01, 1), min_size=2), st.integers(1, 1000))
 def test_quotas_do_not_depend_on_the_order_of_the_shares(shares: dict[str, float], total: int) -> None:
     backwards = dict(reversed(shares.items()))

@@ -2,20 +2,24 @@
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_pipeline.curation.choosing import choose
-from rl_pipeline_tests.curation.frames import OPEN_POLICY, POLICY, candidates, criteria, shuffled, some_candidates
+from rl_pipeline_tests.curation.frames import (
+    OPEN_POLICY,
+    POLICY,
+    PROPERTY_OF_ALL,
+    candidates,
+    criteria,
+    shuffled,
+    some_candidates,
+)
 
 ALGORITHMS = ("sft", "dpo", "ppo", "rloo", "grpo", "reinforce")
 
 
-# The parts have properties of their own.
-FEW = settings(max_examples=30)
-
-
-@FEW
+@PROPERTY_OF_ALL
 @given(some_candidates(), st.sampled_from(ALGORITHMS))
 def test_every_candidate_is_kept_or_left_out_for_one_reason(rows: pl.DataFrame, algorithm: str) -> None:
     choice = choose(rows, criteria(algorithm, sample_size=10), POLICY)
@@ -24,7 +28,7 @@ def test_every_candidate_is_kept_or_left_out_for_one_reason(rows: pl.DataFrame, 
     assert choice.rows.height <= 10
 
 
-@FEW
+@PROPERTY_OF_ALL
 @given(shuffled(), st.sampled_from(ALGORITHMS))
 def test_the_order_of_the_candidates_does_not_matter(orders: tuple[pl.DataFrame, pl.DataFrame], algorithm: str) -> None:
     one, other = (choose(rows, criteria(algorithm, sample_size=10), POLICY) for rows in orders)
@@ -34,7 +38,7 @@ def test_the_order_of_the_candidates_does_not_matter(orders: tuple[pl.DataFrame,
     assert one.left_out == other.left_out
 
 
-@FEW
+@PROPERTY_OF_ALL
 @given(some_candidates())
 def test_both_sides_of_a_pair_are_on_one_side_of_the_split(rows: pl.DataFrame) -> None:
     choice = choose(rows, criteria("dpo"), OPEN_POLICY)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl_pipeline.curation.conversations import Conversation, Message, Unusable, conversation_of, opening_of, text_of
+from rl_pipeline_tests.curation.frames import PROPERTY
 from rl_pipeline_tests.curation.real_trajectories import real_documents
 from rl_pipeline_tests.rewards.documents import call, document, says, turn, user_says
 
@@ -258,7 +259,7 @@ _TURN = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300)
+@settings(PROPERTY, max_examples=300)
 @given(st.lists(_TURN | _ANYTHING, max_size=5), _part("instructions", "environment", "environment_task", "opt_out"))
 def test_whatever_open_objects_hold_the_messages_are_in_order(turns: list[Any], task: Any) -> None:
     found = conversation_of(json.dumps({"agent_id": "main", "turns": turns, "task_context": task}), LONGEST)

@@ -192,10 +192,8 @@ def test_curating_a_revision_again_replaces_it_whole(
     rows = warehouse.query("SELECT trajectory_id, role FROM dataset_provenance FINAL")
     assert Counter(rows["role"]) == Counter(demonstration=4)
     assert warehouse.query("SELECT count() AS n FROM trajectories FINAL WHERE held")["n"][0] == 4
-    assert {found.key for found in objects.list("job-1.r1/")} == {
-        "job-1.r1/manifest.json",
-        "job-1.r1/conversations.parquet",
-    }
+    left = {found.key.rpartition("/")[2] for found in objects.list("job-1.r1/")}
+    assert left == {"manifest.json", CONVERSATIONS}, "the pairs of before are gone"
     fetch_dataset(objects, newest_dataset(warehouse, "job-1"), tmp_path / "dataset")
     assert again.manifest_hash == newest_dataset(warehouse, "job-1").manifest_hash
 
@@ -264,7 +262,8 @@ def test_only_what_the_row_says_is_fetched(warehouse: Warehouse, objects: DiskOb
     (tmp_path / "dataset" / PAIRS).write_text("left by an older revision")
     fetch_dataset(objects, row, tmp_path / "dataset")
     assert sorted(path.name for path in (tmp_path / "dataset").iterdir()) == [CONVERSATIONS, "manifest.json"]
-    objects.put(f"{row.dataset_id}/{CONVERSATIONS}", b"something else")
+    [stored] = [found.key for found in objects.list(f"{row.dataset_id}/") if found.key.endswith(CONVERSATIONS)]
+    objects.put(stored, b"something else")
     (tmp_path / "dataset" / CONVERSATIONS).unlink()
     with pytest.raises(DatasetDamaged, match=CONVERSATIONS):
         fetch_dataset(objects, row, tmp_path / "dataset")

@@ -151,6 +151,39 @@ def test_a_trajectory_that_merely_expired_stays(warehouse: Warehouse, objects: D
     assert erased_of(warehouse, "job-1.r1") == []
 
 
+class BreaksOff:
+    """An object store that dies at its n-th call that changes something."""
+
+    def __init__(self, objects: DiskObjects, calls: int) -> None:
+        self._objects = objects
+        self._left = calls
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("upload", "put", "delete"):
+            self._left -= 1
+            if self._left < 0:
+                raise ConnectionAbortedError
+        return getattr(self._objects, name)
+
+
+def test_whenever_it_is_broken_off_doing_it_again_finishes_it(
+    warehouse: Warehouse, objects: DiskObjects, tmp_path: Path
+) -> None:
+    store(warehouse, attempts())
+    curated(warehouse, objects, "rloo")
+    erase(warehouse)
+    for calls in range(20):
+        breaking: Any = BreaksOff(objects, calls)
+        try:
+            drop_erased(warehouse, breaking, "job-1.r1", NOW)
+        except ConnectionAbortedError:
+            continue
+        break
+    assert calls > 3
+    assert "jane tries" not in stored_bytes(objects, tmp_path)
+    fetch_dataset(objects, newest_dataset(warehouse, "job-1"), tmp_path / "dataset")
+
+
 def test_an_unknown_dataset_is_named(warehouse: Warehouse, objects: DiskObjects) -> None:
     with pytest.raises(DatasetMissing, match=r"job-9\.r1"):
         drop_erased(warehouse, objects, "job-9.r1", NOW)

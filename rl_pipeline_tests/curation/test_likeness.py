@@ -3,10 +3,10 @@
 from collections import Counter
 
 import polars as pl
-from hypothesis import given, settings
+from hypothesis import given
 
 from rl_pipeline.curation.likeness import near_pairs, without_copies
-from rl_pipeline_tests.curation.frames import candidates, shuffled, some_candidates
+from rl_pipeline_tests.curation.frames import PROPERTY, candidates, shuffled, some_candidates
 
 LONG = {"written": 900, "asked": 500, "opening_likeness": 0xABCD}
 SIMHASH = 0b1011_0110_1110_0001_1001_0110_1110_0011
@@ -72,6 +72,7 @@ def test_a_crowd_of_near_copies_leaves_one_for_each_kind() -> None:
     assert (found.height, sorted(found["copies"])) == (3, [8, 8, 8])
 
 
+@PROPERTY
 @given(some_candidates())
 def test_copies_are_counted_and_what_is_left_has_no_copy_any_more(rows: pl.DataFrame) -> None:
     found = without_copies(rows)
@@ -81,6 +82,7 @@ def test_copies_are_counted_and_what_is_left_has_no_copy_any_more(rows: pl.DataF
     assert without_copies(found.drop("copies")).height == found.height
 
 
+@PROPERTY
 @given(some_candidates())
 def test_nothing_disappears_but_for_one_with_the_same_outcome(rows: pl.DataFrame) -> None:
     def outcomes(frame: pl.DataFrame) -> set[tuple[object, ...]]:
@@ -89,7 +91,7 @@ def test_nothing_disappears_but_for_one_with_the_same_outcome(rows: pl.DataFrame
     assert outcomes(without_copies(rows)) == outcomes(rows)
 
 
-@settings(max_examples=40)
+@PROPERTY
 @given(shuffled())
 def test_the_order_of_the_candidates_does_not_matter(orders: tuple[pl.DataFrame, pl.DataFrame]) -> None:
     one, other = map(without_copies, orders)
@@ -106,6 +108,7 @@ def test_near_pairs_are_found_whatever_their_outcome() -> None:
     assert near_pairs(rows) == [(0, 1), (1, 3)]
 
 
+@PROPERTY
 @given(some_candidates(25))
 def test_near_pairs_agree_with_comparing_everybody(rows: pl.DataFrame) -> None:
     people = list(rows.iter_rows(named=True))

@@ -4,11 +4,19 @@ from collections import Counter
 from itertools import chain
 
 import polars as pl
-from hypothesis import given, settings
+from hypothesis import given
 
 from rl_pipeline.curation.pairs import possible_pairs, select_pairs
 from rl_pipeline.curation.policy import CurationPolicy
-from rl_pipeline_tests.curation.frames import OPEN_POLICY, POLICY, candidates, criteria, shuffled, some_candidates
+from rl_pipeline_tests.curation.frames import (
+    OPEN_POLICY,
+    POLICY,
+    PROPERTY,
+    candidates,
+    criteria,
+    shuffled,
+    some_candidates,
+)
 
 
 def attempts(*rewards: float, **rest: object) -> list[dict[str, object]]:
@@ -61,6 +69,7 @@ def test_one_pair_of_each_task_comes_before_a_second_one() -> None:
     assert set(pairs["task"]) == {"a", "b"}
 
 
+@PROPERTY
 @given(some_candidates())
 def test_what_holds_of_all_pairs(rows: pl.DataFrame) -> None:
     asked = criteria("dpo", {"domain_shares": {"coding": 0.5, "research": 0.3, "general": 0.2}}, sample_size=12)
@@ -83,7 +92,7 @@ def test_what_holds_of_all_pairs(rows: pl.DataFrame) -> None:
     assert chosen.kept.height + chosen.left_out.total() == rows.height
 
 
-@settings(max_examples=40)
+@PROPERTY
 @given(shuffled())
 def test_the_order_of_the_candidates_does_not_matter(orders: tuple[pl.DataFrame, pl.DataFrame]) -> None:
     (one, some), (other, same) = (select_pairs(rows, criteria("dpo", sample_size=8), POLICY) for rows in orders)

@@ -10,6 +10,7 @@ from rl_pipeline_tests.curation.frames import (
     DOMAINS,
     OPEN_POLICY,
     POLICY,
+    PROPERTY,
     candidates,
     criteria,
     shuffled,
@@ -64,6 +65,7 @@ def test_a_user_gets_no_more_than_a_share_and_nobody_in_particular_has_no_cap() 
     assert select_demonstrations(nobody, criteria(sample_size=20), POLICY).kept.height == 20
 
 
+@PROPERTY
 @given(some_candidates())
 def test_quotas_and_caps_are_never_exceeded_and_every_row_is_accounted_for(rows: pl.DataFrame) -> None:
     asked = criteria(filters={"domain_shares": {"coding": 0.4, "research": 0.3, "general": 0.3}}, sample_size=10)
@@ -77,6 +79,7 @@ def test_quotas_and_caps_are_never_exceeded_and_every_row_is_accounted_for(rows:
     assert chosen.kept.height + chosen.left_out.total() == rows.height
 
 
+@PROPERTY
 @given(some_candidates())
 def test_quotas_are_met_wherever_there_is_enough_and_no_cap_binds(rows: pl.DataFrame) -> None:
     asked = criteria(filters={"domain_shares": {"coding": 0.4, "research": 0.3, "general": 0.3}}, sample_size=10)
@@ -88,6 +91,7 @@ def test_quotas_are_met_wherever_there_is_enough_and_no_cap_binds(rows: pl.DataF
     }
 
 
+@PROPERTY
 @given(shuffled())
 def test_the_order_of_the_candidates_does_not_matter(orders: tuple[pl.DataFrame, pl.DataFrame]) -> None:
     one, other = (select_demonstrations(rows, criteria(sample_size=9), POLICY) for rows in orders)

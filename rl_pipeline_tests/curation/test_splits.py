@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from rl_pipeline.curation.checks import leakage
 from rl_pipeline.curation.splits import lot_of, split
-from rl_pipeline_tests.curation.frames import candidates, shuffled, some_candidates
+from rl_pipeline_tests.curation.frames import PROPERTY, candidates, shuffled, some_candidates
 
 
 def sides(rows: pl.DataFrame, share: float = 0.1, seed: int = 0) -> dict[str, str]:
@@ -67,6 +67,7 @@ def test_a_share_of_nothing_or_of_everything_is_obeyed() -> None:
     assert set(sides(rows, 1.0).values()) == {"holdout"}
 
 
+@PROPERTY
 @given(some_candidates(), st.floats(0, 1), st.integers(0, 99))
 def test_nothing_is_on_both_sides(rows: pl.DataFrame, share: float, seed: int) -> None:
     found = split(rows, share, seed)
@@ -74,6 +75,7 @@ def test_nothing_is_on_both_sides(rows: pl.DataFrame, share: float, seed: int) -
     assert found.height == rows.height
 
 
+@PROPERTY
 @given(shuffled())
 def test_the_order_of_the_rows_does_not_matter(orders: tuple[pl.DataFrame, pl.DataFrame]) -> None:
     one, other = (sides(rows, 0.3) for rows in orders)

@@ -21,7 +21,7 @@ from rl_pipeline.stores.topology import BUCKETS, STREAMS, bootstrap
 from rl_pipeline_tests.waiting import wait_until
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "nats" / "nats-server.conf"
-USERS = ("agent", "ingest", "trainer", "gateway", "deployer", "observer", "admin")
+USERS = ("agent", "pipeline", "ingest", "trainer", "gateway", "deployer", "observer", "admin")
 CONSUMERS = [
     *((spec.name, consumer.name) for spec in STREAMS for consumer in spec.consumers),
     # Earlier versions made it: a deployment may still have it, and nobody is to use it.
@@ -101,18 +101,7 @@ MAY_PUBLISH: dict[str, list[str]] = {
     ],
 }
 HEARING = [
-    *(
-        ">",
-        "*.>",
-        "agent.>",
-        "agent.rl.>",
-        "agent.rl.*.v1",
-        "_INBOX.>",
-        "$JS.>",
-        "$KV.>",
-        "$SYS.>",
-        "other",
-    ),
+    *(">", "*.>", "agent.>", "agent.rl.>", "agent.rl.*.v1", "_INBOX.>", "$JS.>", "$KV.>", "$SYS.>", "other"),
     *(f"_INBOX_{user}.>" for user in USERS),
     *(subject for subject in MESSAGES if subject.startswith("agent.")),
 ]
@@ -129,6 +118,9 @@ MAY_SUBSCRIBE: dict[str, set[tuple[str, str]]] = {
     "deployer": set(),
     "observer": set(),
 }
+# The code location's one login: both of them, and imports of files.
+MAY_PUBLISH["pipeline"] = [*MAY_PUBLISH["ingest"], *MAY_PUBLISH["trainer"], "agent.rl.trajectory.v1"]
+MAY_SUBSCRIBE["pipeline"] = MAY_SUBSCRIBE["ingest"] | MAY_SUBSCRIBE["trainer"]
 SERVICES = sorted(MAY_PUBLISH)
 
 
@@ -222,6 +214,54 @@ def test_an_account_hears_exactly_what_its_work_needs(url: str, user: str) -> No
 def test_the_tables_name_every_user_of_the_configuration() -> None:
     text = (CONFIGURATION.parent / "accounts.conf").read_text()
     assert set(re.findall(r"user: (\w+)", text)) == set(USERS) == {*SERVICES, "admin"}
+
+
+def granted(user: str) -> tuple[set[str], set[str]]:
+    """What the configuration grants a user: the subjects to publish to, and those to hear but for its inbox."""
+    text = (CONFIGURATION.parent / "accounts.conf").read_text()
+    permissions = text.partition(f"user: {user},")[2].partition("user: ")[0]
+    publishing, _, hearing = permissions.partition("subscribe {")
+    publishing, hearing = (re.sub(r"#.*", "", part) for part in (publishing, hearing))
+    return set(re.findall(r'"([^"]+)"', publishing)), set(re.findall(r'"([^"]+)"', hearing)) - {f"_INBOX_{user}.>"}
+
+
+def test_the_pipeline_is_granted_what_ingest_and_trainer_are_and_imports_of_files() -> None:
+    (ingest_publishes, ingest_hears), (trainer_publishes, trainer_hears) = granted("ingest"), granted("trainer")
+    assert min(map(len, (ingest_publishes, trainer_publishes, trainer_hears))) > 0
+    union = ingest_publishes | trainer_publishes | {"agent.rl.trajectory.v1"}
+    # The letters of every stream include those of training.
+    assert granted("pipeline") == (union - {"agent.rl.dlq.RL_TRAINING.>"}, ingest_hears | trainer_hears)
+
+
+def test_the_pipeline_does_the_work_of_ingest_and_trainer_over_one_connection(url: str) -> None:
+    with connect(url, "pipeline") as pipeline:
+        imported = pipeline.publish_many([OutgoingMessage("agent.rl.trajectory.v1", b"imported", "imported-1")])
+        assert pipeline.get("RL_TRAJECTORIES", imported[0].sequence).data == b"imported"
+        pipeline.publish("agent.rl.training.request.v1", b"asked by the pipeline", "pipeline-1")
+        # The consumer hears of it a moment after the stream.
+        wait_until(lambda: pipeline.request("CONSUMER.INFO.RL_TRAINING.training_requests")["num_pending"] > 0)
+        assert settle_all(pipeline, "RL_TRAINING", "training_requests")[-1] == b"asked by the pipeline"
+        letter = OutgoingMessage("agent.rl.dlq.RL_TRAINING.9.0", b"refused", "RL_TRAINING.9.0", once_per_subject=True)
+        assert [pipeline.publish_many([letter])[0].duplicate for _ in range(2)] == [False, True]
+        assert pipeline.last_on_subject("RL_DLQ", letter.subject).data == b"refused"
+        leases = JetStreamLeases(pipeline)
+        lease = leases.acquire("training", "pipeline", 60)
+        assert lease is not None
+        assert leases.holder("training") == "pipeline"
+        leases.release(leases.renew(lease))
+
+
+def test_the_pipeline_neither_purges_nor_deletes_nor_creates_anything(url: str) -> None:
+    with connect(url, "admin") as admin, connect(url, "pipeline") as pipeline:
+        kept = pipeline.publish("agent.rl.trajectory.v1", b"kept", "kept-1").sequence
+        operations = ("PURGE", "DELETE", "MSG.DELETE", "CREATE", "UPDATE")
+        names = [spec.name for spec in (*STREAMS, *BUCKETS)]
+        requests = [f"STREAM.{operation}.{name}" for operation in operations for name in (*names, "OTHER")]
+        for request in (*requests, "CONSUMER.CREATE.RL_TRAJECTORIES.own"):
+            with pytest.raises(StreamDenied, match=r"this account may not .* use the account that may"):
+                pipeline.request(request, {"name": "OTHER", "subjects": ["other"], "seq": kept})
+        assert admin.get("RL_TRAJECTORIES", kept).data == b"kept"
+        assert sorted(admin.request("STREAM.NAMES")["streams"]) == sorted(names)
 
 
 def test_each_account_does_its_work(url: str) -> None:

@@ -1,4 +1,6 @@
-"""One migrated database for the tests of a module: emptying tables takes milliseconds, making them takes seconds."""
+"""What tests of jobs store and wait for. One migrated database serves a module: to empty tables takes milliseconds, to
+make them takes seconds.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,8 +10,10 @@ from uuid import uuid4
 import polars as pl
 
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
+from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.stores.migrate import migrate
 from rl_pipeline_tests.fixtures.clickhouse import own_database
+from rl_pipeline_tests.waiting import wait_until
 
 
 @contextmanager
@@ -79,3 +83,8 @@ def store_rewards(
         scored_at=pl.lit(at),
     )
     warehouse.insert("rewards", rows)
+
+
+def wait_for_pending(stream: JetStream, consumer: str, count: int) -> None:
+    """Until a consumer of the training stream knows of so many messages: it hears of them a moment after the stream."""
+    wait_until(lambda: stream.request(f"CONSUMER.INFO.RL_TRAINING.{consumer}")["num_pending"] >= count)

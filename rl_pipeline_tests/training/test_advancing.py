@@ -24,7 +24,13 @@ from rl_pipeline.training.jobs import FINAL_STATES, VALID_TRANSITIONS, Attempt, 
 from rl_pipeline.training.reconciling import RunState
 from rl_pipeline.training.requests import Defaults
 from rl_pipeline_tests.fixtures.ingest import REDACTION_KEY
-from rl_pipeline_tests.training.job_tables import emptied, migrated_database, store_rewards, store_trajectories
+from rl_pipeline_tests.training.job_tables import (
+    emptied,
+    migrated_database,
+    store_rewards,
+    store_trajectories,
+    wait_for_pending,
+)
 from rl_pipeline_tests.training.job_values import MINUTE, NOW, a_plan, a_request
 from rl_pipeline_tests.training.simulated_training import QUIET, Chances, SimulatedTraining
 
@@ -73,6 +79,8 @@ class Sensor:
     warehouse: ClickHouseWarehouse
     now: datetime = NOW
     runs: dict[str, RunState] = field(default_factory=dict)
+    waiting: Counter[str] = field(default_factory=Counter)
+    """Messages that were published since the last look, by the consumer that hands them out."""
 
     @property
     def leases(self) -> JetStreamLeases:
@@ -80,6 +88,9 @@ class Sensor:
 
     def look(self, sensor: str = "sensor") -> Tick:
         self.now += MINUTE
+        for consumer, count in self.waiting.items():
+            wait_for_pending(self.messages, consumer, count)
+        self.waiting.clear()
         return advance(
             *(self.messages, self.warehouse, self.leases),
             run_state=lambda attempt: self.runs.get(attempt.key, "missing"),
@@ -93,11 +104,13 @@ class Sensor:
     def ask(self, job_id: str, **fields: Any) -> None:
         message = outgoing_message(a_request(job_id, **fields))
         self.messages.publish(message.subject, message.data, message.message_id)
+        self.waiting["training_requests"] += 1
 
     def cancel(self, job_id: str) -> None:
         asked = {"training_job_id": job_id, "timestamp": self.now, "requester": "ada"}
         message = outgoing_message(TrainingCancel.model_validate(asked))
         self.messages.publish(message.subject, message.data, message.message_id)
+        self.waiting["training_cancellations"] += 1
 
     def begin(self, job_id: str) -> Attempt:
         """Its run starts, as an asset would."""

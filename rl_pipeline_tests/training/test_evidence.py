@@ -23,6 +23,7 @@ from rl_pipeline_tests.training.job_tables import (
     migrated_database,
     store_rewards,
     store_trajectories,
+    wait_for_pending,
 )
 from rl_pipeline_tests.training.job_values import MINUTE, NOW, WAYS, a_request
 
@@ -164,6 +165,7 @@ def requests_in(stream: JetStream) -> list[dict[str, object]]:
 
 def accept(stream: JetStream, warehouse: ClickHouseWarehouse, now: datetime) -> None:
     defaults = Defaults("dpo", "small")
+    wait_for_pending(stream, "training_requests", 1)
     taken = accept_requests(
         stream, warehouse, defaults=defaults, trajectories=STREAM, redactor=lambda: pytest.fail("refused"), now=now
     )

@@ -81,7 +81,7 @@ def talk(policy: SamplingPolicy, conversations: int) -> None:
         running = [one for one in running if one.number % 8 >= turn]
         for one, answer in zip(running, policy.act(running), strict=True):
             one.messages.append({"role": "assistant", "content": answer})
-            one.messages.append({"role": "tool", "content": "coal " * ((one.number * 7 + turn * 5) % 11)})
+            one.messages.append({"role": "tool", "content": "coal " * (40 if (one.number + turn) % 4 == 0 else turn)})
 
 
 def check_probabilities(model: PreTrainedModel, transcripts: Sequence[Transcript], temperature: float) -> None:

@@ -98,6 +98,15 @@ def test_the_source_counts_more_than_the_preset_of_the_model() -> None:
     assert plan(base_model="embedded-small", machine=TWO_CORES).optimization.learning_rate > 1e-5
 
 
+def test_epochs_that_were_asked_for_are_not_cut_off_by_the_preset() -> None:
+    embedded = {"base_model": "embedded-small", "machine": TWO_CORES}
+    assert plan(**embedded).optimization.max_steps is not None
+    made = plan(request_with(hyperparameters={"epochs": 2}), **embedded)
+    assert (made.optimization.epochs, made.optimization.max_steps) == (2, None)
+    limited = plan(request_with(hyperparameters={"epochs": 2, "max_steps": 9}), **embedded)
+    assert limited.optimization.max_steps == 9
+
+
 def test_a_request_may_set_more_than_the_contract_names() -> None:
     said = {"beta": 0.3, "max_steps": 50, "kl_coefficient": 0.1, "lora_rank": 64, "schedule": "linear"}
     made = plan(request_with(hyperparameters=said, compute={"zero_stage": 2, "gradient_checkpointing": False}))

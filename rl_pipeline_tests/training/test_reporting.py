@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rl_pipeline.contracts import TrainingStatus, parse_message
+from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.stores.mlflow_tracker import MLflowTracker
 from rl_pipeline.stores.stream import StreamUnavailable
@@ -127,7 +128,7 @@ def test_a_job_says_each_percent_once_in_messages_of_the_contract(stream: JetStr
 
 def test_no_two_messages_are_in_a_hurry(stream: JetStream) -> None:
     statuses = told(plan_steps=50, seconds_per_step=0.1, stream=stream)
-    assert len(statuses) == 3, "one at once, and one every two seconds"
+    assert len(statuses) == 4, "one at once, one every two seconds, and one for the new phase"
 
 
 class Flaky:
@@ -175,18 +176,24 @@ def test_a_receiver_that_never_answers_holds_nobody_up() -> None:
     outbox.close(patience_seconds=0.01)
 
 
-def test_the_tracker_gets_the_plan_the_dataset_and_the_curves(tmp_path: Path) -> None:
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    tracker = MLflowTracker(uri)
-    reporter = Reporter(tmp_path / "progress.jsonl", [TrackedFigures(plan_of(), lambda: DATASET, tracker)])
+@pytest.fixture(scope="module")
+def mlflow_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A database that is made once: that takes MLflow seconds."""
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
+
+
+def test_the_tracker_gets_the_plan_the_dataset_and_the_curves(tmp_path: Path, mlflow_uri: str) -> None:
+    tracker = MLflowTracker(mlflow_uri)
+    figures = TrackedFigures(plan_of(job_id="job-2"), lambda: DATASET, tracker)
+    reporter = Reporter(tmp_path / "progress.jsonl", [figures])
     for step in range(1, 4):
         reporter.step(step, 3, 1.0, 1)
         reporter.log({"loss": 1 / step, "rewards/accuracies": 0.5})
     reporter.close("failed")
-    run_id = MLflowTracker(uri).start_run("job-1", 1).run_id
+    run_id = tracker.start_run("job-2", 1).run_id
     from mlflow import MlflowClient
 
-    client = MlflowClient(uri)
+    client = MlflowClient(mlflow_uri)
     stored = client.get_run(run_id)
     assert stored.data.params["optimization.learning_rate"] == "0.001"
     assert stored.data.tags["dataset"] == "a" * 64
@@ -199,19 +206,20 @@ def test_the_tracker_gets_the_plan_the_dataset_and_the_curves(tmp_path: Path) ->
     assert "rewards/accuracies" in stored.data.metrics
 
 
-def test_the_program_itself_tells_nats_and_mlflow(tmp_path: Path, stream: JetStream, nats_server: object) -> None:
+def test_the_program_itself_tells_nats_and_mlflow(
+    tmp_path: Path, stream: JetStream, nats_server: NatsServer, mlflow_uri: str
+) -> None:
     write_tiny_model(tmp_path / "model")
     work = lay_out(tmp_path / "job", tmp_path / "model", plan_of())
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    code = run(work, NATS_URL=nats_server.url, MLFLOW_TRACKING_URI=uri)  # type: ignore[attr-defined]
-    assert code == Exit.DONE, log_of(work)
+    assert run(work, NATS_URL=nats_server.url, MLFLOW_TRACKING_URI=mlflow_uri) == Exit.DONE, log_of(work)
     stored = [message for batch in stream.read("RL_TRAINING", 1, 100, 100) for message in batch]
     assert len(stored) >= 1
     assert all(parse_message(SUBJECT, message.data).status == "running" for message in stored)  # type: ignore[union-attr]
     from mlflow import MlflowClient
 
-    client = MlflowClient(uri)
-    [tracked] = client.search_runs([client.get_experiment_by_name("rl_pipeline").experiment_id])
+    client = MlflowClient(mlflow_uri)
+    experiment = client.get_experiment_by_name("rl_pipeline").experiment_id
+    [tracked] = client.search_runs([experiment], "tags.job_id = 'job-1'")
     assert tracked.info.status == "FINISHED"
     history = client.get_metric_history(tracked.info.run_id, "loss")
     assert [point.value for point in history] == pytest.approx([loss for _, loss in result(work)["curves"]["loss"]])

@@ -24,7 +24,7 @@ from rl_pipeline.training.jobs import Job
 from rl_pipeline.training.refusals import TRAINING_STREAM
 from rl_pipeline.training.requests import REQUESTS_CONSUMER, Defaults, TakenIn, accept_requests, filled_in
 from rl_pipeline_tests.fixtures.ingest import REDACTION_KEY
-from rl_pipeline_tests.training.job_tables import emptied, migrated_database
+from rl_pipeline_tests.training.job_tables import emptied, migrated_database, wait_for_pending
 from rl_pipeline_tests.training.job_values import MINUTE, NOW, a_request
 
 SUBJECT = "agent.rl.training.request.v1"
@@ -69,7 +69,11 @@ class Intake:
     def publish(self, content: Any, subject: str = SUBJECT) -> int:
         """As `nats pub` does it: whatever it is, under no id that would hold a repetition back."""
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
-        return self.messages.publish(subject, data, f"pub-{next(self.numbers)}").sequence
+        consumer = REQUESTS_CONSUMER if subject == SUBJECT else CANCELLATIONS_CONSUMER
+        known = self.messages.request(f"CONSUMER.INFO.{TRAINING.name}.{consumer}")["num_pending"]
+        sequence = self.messages.publish(subject, data, f"pub-{next(self.numbers)}").sequence
+        wait_for_pending(self.messages, consumer, known + 1)
+        return sequence
 
     def take(self, **changes: Any) -> TakenIn:
         arguments = {"defaults": DEFAULTS, "trajectories": TRAJECTORIES.name, "now": NOW, **changes}
@@ -267,7 +271,9 @@ def test_a_request_is_not_settled_while_the_warehouse_has_trouble(intake: Intake
 
 def test_more_requests_than_one_batch_are_taken_in_one_go(intake: Intake) -> None:
     for number in range(130):
-        intake.publish(content_of(a_request(f"job-{number % 3}")))
+        request = json.dumps(content_of(a_request(f"job-{number % 3}"))).encode()
+        intake.messages.publish(SUBJECT, request, f"pub-{number}")
+    wait_for_pending(intake.messages, REQUESTS_CONSUMER, 130)
     taken = intake.take()
     assert (len(taken.accepted), len(taken.repeated)) == (3, 127)
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from rl_pipeline.contracts import TrainingStatus, serialize, subject_of
 from rl_pipeline.contracts.training_status import CurrentMetrics, Metrics, Progress, TrainingStatusMetadata
 from rl_pipeline.stores.stream import Stream
-from rl_pipeline.stores.tracker import RunOutcome, TrackedDataset, TrackedRun, Tracker
+from rl_pipeline.stores.tracker import RunOutcome, TrackedDataset, TrackedRun, Tracker, TrackerRefused
 from rl_pipeline.training.plan import TrainingPlan
 from rl_pipeline.training.program.reporting import FIGURES, Line
 
@@ -98,7 +98,7 @@ class Outbox(Generic[_Item]):
 
 
 class StatusMessages:
-    """`agent.rl.training.status.v1`, state `running`: one per percent and per phase, and never two in a hurry.
+    """`agent.rl.training.status.v1`, state `running`: one per phase and per percent, the latter never in a hurry.
 
     Who queued the job says so, and who started the program says how it ended: only they know whether another attempt
     follows and where the model went.
@@ -127,7 +127,8 @@ class StatusMessages:
             return
         news = (line["phase"], int(percent))
         now = self._clock()
-        if self._said and (news == self._said or now - self._said_at < LEAST_SECONDS_BETWEEN_MESSAGES):
+        same_phase = self._said is not None and news[0] == self._said[0]
+        if news == self._said or (same_phase and now - self._said_at < LEAST_SECONDS_BETWEEN_MESSAGES):
             return
         self._said, self._said_at = news, now
         self._count += 1
@@ -219,8 +220,11 @@ def _tracking(
 ) -> Iterator[Callable[[Sequence[Figures | RunOutcome]], None]]:
     known = dataset()
     run = tracker.start_run(plan.job_id, plan.attempt, {"algorithm": plan.algorithm, "dataset": known.manifest_hash})
-    run.log_parameters(_flat(plan.model_dump(mode="json")))
-    run.log_dataset(known)
+    try:
+        run.log_parameters(_flat(plan.model_dump(mode="json")))
+        run.log_dataset(known)
+    except TrackerRefused as refused:
+        _log.warning("the run goes without what it was started with: %s", refused)
     yield lambda items: _track(run, items)
 
 

@@ -19,7 +19,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from rl_pipeline.training import checkpoints
 from rl_pipeline.training.checkpoint_manifest import MANIFEST, Manifest
 from rl_pipeline.training.program.session import Session
-from rl_pipeline.training.program.stopping import heed
+from rl_pipeline.training.program.stopping import check_weights, heed
 
 
 class Resumable(Trainer):
@@ -120,6 +120,7 @@ class Resumable(Trainer):
         self._owes_save = not self.at_boundary()
         if self._owes_save:
             return
+        check_weights(self)
         session, target = self.session, self._target
         session.reporter.phase("saving")
         if session.writes:

@@ -64,12 +64,29 @@ def heed(trainer: "Trainer", stop: StopRequest) -> bool:
     """At the end of a step, on all processes: whether any was asked to stop. Raises when any has lost its loss."""
     import torch
 
-    lost = ~torch.isfinite(trainer._tr_loss).all()  # noqa: SLF001  the Trainer has no public name for it
-    answers = torch.stack([lost, lost.new_tensor(stop.made)]).int()
-    if trainer.args.world_size > 1:
-        torch.distributed.all_reduce(answers, op=torch.distributed.ReduceOp.MAX)
-    any_lost, any_stop = answers.tolist()
+    lost = not torch.isfinite(trainer._tr_loss).all()  # noqa: SLF001  the Trainer has no public name for it
+    any_lost, any_stop = _of_any(trainer, lost, stop.made)
     if any_lost:
         raise LossNotFinite(trainer.state.global_step)
-    stop.made = stop.made or bool(any_stop)
-    return bool(any_stop)
+    stop.made = stop.made or any_stop
+    return any_stop
+
+
+def check_weights(trainer: "Trainer") -> None:
+    """Raise on all processes if any weight is no number: a loss is lost only one step after its weights."""
+    import torch
+
+    weights = (getattr(parameter, "ds_tensor", parameter) for parameter in trainer.model_wrapped.parameters())
+    [any_lost] = _of_any(trainer, not all(bool(torch.isfinite(weight).all()) for weight in weights))
+    if any_lost:
+        raise LossNotFinite(trainer.state.global_step)
+
+
+def _of_any(trainer: "Trainer", *answers: bool) -> list[bool]:
+    """Whether each holds in any of the processes."""
+    import torch
+
+    tensor = torch.tensor(answers, dtype=torch.int, device=trainer.args.device)
+    if trainer.args.world_size > 1:
+        torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.MAX)
+    return [bool(answer) for answer in tensor.tolist()]
