@@ -1,16 +1,17 @@
 """How much of the machine goes into the training itself?
 
 One SFT of the small model's architecture on demonstrations of the crafting world, one process, one thread, the same
-batches for all, measured in CPU time per step from the fifth step to the last. In one run, in turns:
+batches for all, measured in CPU time per step from the end of the fifth step to the end of the last. In turns:
 
 - the program: the trainer as `training_program` uses it, with progress file, status messages to a real NATS server,
-  curves to MLflow on SQLite, a check for stops and lost losses after every step, and a state saved twice on the way;
-- the program without all that (`tracking_cost`: what it adds);
+  curves to MLflow on SQLite, a check for stops and lost losses after every step, and states saved as often as the small
+  model's preset has it (figures every 5 steps, a state every 20);
 - `of_plain_trl`: TRL's own SFTTrainer, nothing else;
 - `of_bare_loop`: a loop of a dozen lines in PyTorch.
 
-Each figure is a ratio of tokens per CPU second (of a turn to that of its neighbour), the median over the rounds. What
-is done once (imports, connecting, MLflow's tables) happens before the clock runs.
+Both are ratios of tokens per CPU second, the median over rounds in which neighbours are compared. `tracking_cost` is
+what the program spends on all but the training (its other threads, reports, checks, states) over what it spends on the
+training. What is done once (imports, connecting, MLflow's tables) happens before the clock runs.
 """
 
 import argparse
@@ -23,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -41,6 +43,7 @@ from transformers import (
     PrinterCallback,
     Trainer,
     TrainerCallback,
+    TrainerState,
     get_scheduler,
 )
 from trl.trainer.sft_config import SFTConfig
@@ -68,12 +71,12 @@ from rl_pipeline.training.small_model.tokenizer import train_tokenizer
 from rl_pipeline.training.small_model.warm_start import new_model
 from rl_pipeline.training.work_directory import WorkDirectory
 
-BATCH, LEARNING_RATE, LOG_INTERVAL, WARM_STEPS = 16, 1e-3, 10, 5
+BATCH, LEARNING_RATE, LOG_INTERVAL, SAVE_INTERVAL, WARM_STEPS = 16, 1e-3, 5, 20, 5
 ROWS = 320
 
 
 class Clock(TrainerCallback):
-    """CPU time of this process, all its threads, from the end of one step to the end of another."""
+    """CPU time of this process, all its threads, at the end of each step."""
 
     def __init__(self) -> None:
         self.marks: list[float] = []
@@ -86,23 +89,54 @@ class Clock(TrainerCallback):
         return (self.marks[-1] - self.marks[WARM_STEPS - 1]) / (len(self.marks) - WARM_STEPS)
 
 
+class Others(TrainerCallback):
+    """Starts the meter, and adds what the other threads of this process have spent when the training is over."""
+
+    def __init__(self, meter: "Meter") -> None:
+        self._meter = meter
+        self._others = 0.0
+
+    def on_step_end(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:  # noqa: ARG002  of the Trainer
+        others = time.process_time() - time.thread_time()
+        if state.global_step == WARM_STEPS:
+            self._meter.runs, self._others = True, others
+        elif state.global_step == state.max_steps:
+            self._meter.runs, self._meter.seconds = False, self._meter.seconds + others - self._others
+
+
+class Meter:
+    """CPU time that goes into something else than the training, from the end of the fifth step on."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.runs = False
+
+    def around(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """The method, metered."""
+
+        def metered(*arguments: Any, **more: Any) -> Any:
+            began = time.thread_time()
+            try:
+                return method(*arguments, **more)
+            finally:
+                self.seconds += (time.thread_time() - began) * self.runs
+
+        return metered
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds, under a minute")
     quick = parser.parse_args().quick
-    steps, rounds = (35, 3) if quick else (105, 9)
+    steps, rounds = (25, 3) if quick else (105, 9)
     with tempfile.TemporaryDirectory() as scratch:
         job = Job(Path(scratch), steps)
         with listeners(Path(scratch), job.plan) as heard:
-            turns: dict[str, Callable[[], float]] = {
-                "program": lambda: job.program(heard),
-                "program, silent": lambda: job.program(None),
-                "plain TRL": job.plain_trl,
-                "bare loop": job.bare_loop,
-            }
             job.program(heard)  # connects
+            job.tracking.clear()
+            turns = {"program": lambda: job.program(heard), "plain TRL": job.plain_trl, "bare loop": job.bare_loop}
             seconds = in_turns(turns, rounds)
-        report(seconds, job.tokens_per_step)
+        report(seconds, job)
 
 
 def in_turns(turns: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
@@ -123,18 +157,24 @@ class Job:
         self.plan = plan_of(steps)
         write_inputs(self.work)
         self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(self.work.base)
-        self.rows = demonstrations(self.session(()), "train")
+        self.rows = demonstrations(self.session(), "train")
         self.dataset = Dataset.from_list(self.rows)
         self.collate = DataCollatorForLanguageModeling(pad_token_id=self.tokenizer.pad_token_id)
+        self.tracking: list[float] = []
         self.tokens_per_step = BATCH * sum(len(row["input_ids"]) for row in self.rows) / len(self.rows)
 
-    def program(self, heard: Sequence[Listener] | None) -> float:
-        """CPU seconds per step of the program's trainer; silent without listeners, and then without states."""
+    def program(self, heard: Sequence[Listener]) -> float:
+        """CPU seconds per step of the program's trainer; notes how many of them were not for the training."""
         shutil.rmtree(self.work.checkpoints, ignore_errors=True)
-        trainer = imitation_trainer(self.session(heard))
-        if heard is None:
-            trainer.args.save_strategy = "no"
-        return timed(trainer)
+        reporter, meter = Reporter(self.work.root / "progress.jsonl", heard), Meter()
+        trainer = imitation_trainer(replace(self.session(), reporter=reporter))
+        for owner, names in ((trainer, ("at_step_end", "_save_checkpoint")), (reporter, ("step", "log"))):
+            for name in names:
+                setattr(owner, name, meter.around(getattr(owner, name)))
+        trainer.add_callback(Others(meter))
+        seconds = timed(trainer)
+        self.tracking.append(meter.seconds / (self.steps - WARM_STEPS))
+        return seconds
 
     def plain_trl(self) -> float:
         """CPU seconds per step of TRL's own trainer."""
@@ -181,7 +221,7 @@ class Job:
                     break
         return clock.seconds_per_step
 
-    def session(self, heard: Sequence[Listener] | None) -> Session:
+    def session(self) -> Session:
         """What the program knows of this job."""
         return Session(
             plan=self.plan,
@@ -192,17 +232,17 @@ class Job:
             base=self.work.base,
             dataset_hash=manifest_of(self.work.dataset).hash,
             tokenizer=self.tokenizer,
-            reporter=Reporter(None) if heard is None else Reporter(self.work.root / "progress.jsonl", heard),
+            reporter=Reporter(None),
             stop=StopRequest(),
         )
 
 
 def plan_of(steps: int) -> TrainingPlan:
-    """One plain process; the state is saved twice."""
+    """One plain process, with the intervals of the small model's preset."""
     parts = {
         "distribution": {"deepspeed": False},
         "optimization": {"learning_rate": LEARNING_RATE, "micro_batch": BATCH, "max_steps": steps},
-        "checkpoints": {"save_interval": steps // 2},
+        "checkpoints": {"save_interval": SAVE_INTERVAL},
         "log_interval": LOG_INTERVAL,
     }
     names = {"job_id": "benchmark", "algorithm": "sft", "base_model": "embedded-small"}
@@ -252,12 +292,15 @@ def write_inputs(work: WorkDirectory) -> None:
     (work.dataset / "manifest.json").write_bytes(manifest.encoded())
 
 
-def report(seconds: dict[str, list[float]], tokens_per_step: float) -> None:
+def report(seconds: dict[str, list[float]], job: Job) -> None:
+    tokens_per_step, tracking = job.tokens_per_step, statistics.median(job.tracking)
     print(f"SFT, batches of {BATCH} x {tokens_per_step / BATCH:.0f} tokens, one thread, CPU time\n")
     print(f"{'':<20}{'ms per step':>14}{'tokens per CPU s':>20}")
     for name, each in seconds.items():
         median = statistics.median(each)
         print(f"{name:<20}{1000 * median:>14.1f}{tokens_per_step / median:>20,.0f}")
+
+    print(f"{'of which tracking':<20}{1000 * tracking:>14.1f}")
 
     def ratio(above: str, below: str) -> float:
         return statistics.median(a / b for a, b in zip(seconds[above], seconds[below], strict=True))
@@ -265,7 +308,7 @@ def report(seconds: dict[str, list[float]], tokens_per_step: float) -> None:
     figures = {
         "of_plain_trl": ratio("plain TRL", "program"),
         "of_bare_loop": ratio("bare loop", "program"),
-        "tracking_cost": ratio("program", "program, silent") - 1,
+        "tracking_cost": tracking / (statistics.median(seconds["program"]) - tracking),
         "trl_of_bare_loop": ratio("bare loop", "plain TRL"),
         "tokens_per_cpu_s": tokens_per_step / statistics.median(seconds["program"]),
     }

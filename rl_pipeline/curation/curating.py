@@ -96,7 +96,7 @@ def _provenance(warehouse: Warehouse, stream: str, written: Written) -> pl.DataF
         *("trajectory_id", "split", "task", "raw_total", "reward_revision"),
         pl.col("domain", "configuration").cast(pl.String),
     )
-    # A reward may have been withdrawn meanwhile; that it was chosen by remains true.
+    # A reward that was withdrawn meanwhile has no id any more; the row was chosen by it all the same.
     named = rows.join(_reward_ids(warehouse, stream, rows), on=_REWARD, how="left").with_columns(
         pl.col("reward_id").fill_null("")
     )

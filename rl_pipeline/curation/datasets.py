@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +103,9 @@ def store_files(objects: Objects, manifest: Manifest, directory: Path) -> str:
 
 
 def store_row(warehouse: Warehouse, manifest: Manifest, url: str, now: datetime) -> None:
-    """Note a dataset whose files are in place; a later row of the same dataset replaces it."""
+    """Note a dataset whose files are in place, in the place of what was noted of it before."""
     summary = manifest.summary
+    known = _rows(warehouse, "dataset_id", manifest.dataset_id)
     row = {
         "dataset_id": manifest.dataset_id,
         "job_id": manifest.job_id,
@@ -115,7 +116,8 @@ def store_row(warehouse: Warehouse, manifest: Manifest, url: str, now: datetime)
         "trajectories": summary["kept"],
         "holdout": summary["splits"]["holdout"],
         "summary": orjson.dumps(summary).decode(),
-        "created_at": now,
+        # Later than the row that it replaces, whatever the clock says.
+        "created_at": max([now, *(row.created_at + timedelta(milliseconds=1) for row in known)]),
     }
     warehouse.insert("datasets", pl.DataFrame([row]))
 

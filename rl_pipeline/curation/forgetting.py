@@ -8,7 +8,7 @@ before stays listed: `checkpoint_datasets` and `dataset_trajectories` are not to
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -82,8 +82,7 @@ def drop_erased(warehouse: Warehouse, objects: Objects, dataset_id: str, now: da
         fetch_files(objects, dataset_id, manifest.files, before)
         manifest = _rewritten(manifest, before, after, gone)
         url = store_files(objects, manifest, after)
-    # Later than the row that it replaces, whatever the clock says.
-    store_row(warehouse, manifest, url, max(now, known.created_at + timedelta(milliseconds=1)))
+    store_row(warehouse, manifest, url, now)
     ids = sorted(gone)
     for start in range(0, len(ids), _IDS_PER_QUERY):
         warehouse.execute(

@@ -31,23 +31,21 @@ def without_copies(candidates: pl.DataFrame) -> pl.DataFrame:
     First is what the stream stored first. The order of the rows does not matter, and they come back in order of id.
     """
     # Narrow, since copies of all the columns of all the candidates would take much memory.
-    rows = (
-        candidates.select(
-            *("trajectory_id", "at", "task", "opening", "actions", "kernel", "tools", "status", "written", "likeness"),
-            *("asked", "opening_likeness"),
-            place=pl.int_range(pl.len(), dtype=pl.UInt32),
-            outcome=(pl.col("reward") * 20).round().cast(pl.Int32),
-            copies=pl.lit(1, pl.UInt32),
-        )
-        .sort("at", "trajectory_id")
-        .with_columns(turn=pl.int_range(pl.len(), dtype=pl.UInt32))
-    )
+    order = candidates.select(pl.arg_sort_by("at", "trajectory_id")).to_series()
+    rows = candidates.select(
+        *("opening", "actions", "kernel", "tools", "status", "written", "likeness", "asked", "opening_likeness"),
+        pl.col("task").hash(),
+        place=pl.int_range(pl.len(), dtype=pl.UInt32),
+        outcome=(pl.col("reward") * 20).round().cast(pl.Int32),
+        copies=pl.lit(1, pl.UInt32),
+    )[order].with_columns(turn=pl.int_range(pl.len(), dtype=pl.UInt32))
     rows = _merged(rows, [*_COPY, *_OUTCOME])
     settled = [rows.filter(pl.col("written") < LONG_TEXT)]
     rows = rows.filter(pl.col("written") >= LONG_TEXT)
     for meeting in _MEETINGS:
         rows = _without_near(rows, meeting)
-    kept = pl.concat([*settled, rows]).sort("trajectory_id")
+    kept = pl.concat([*settled, rows]).select("place", "copies")
+    kept = kept[candidates["trajectory_id"].gather(kept["place"]).arg_sort()]
     return candidates[kept["place"]].with_columns(kept["copies"], pl.col("trajectory_id").set_sorted())
 
 

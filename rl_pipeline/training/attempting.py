@@ -11,7 +11,9 @@ from typing import Any
 
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.training.attempts import apply_changes, changes_of
-from rl_pipeline.training.exits import Exit
+from rl_pipeline.training.checkpoint_manifest import CheckpointCorrupt
+from rl_pipeline.training.checkpoints import verify
+from rl_pipeline.training.exits import Exit, has_result
 from rl_pipeline.training.failures import Failure, classify
 from rl_pipeline.training.jobs import Attempt, Job
 from rl_pipeline.training.launching import LaunchOutcome, launch
@@ -47,6 +49,23 @@ def final_plan(first: TrainingPlan, attempts: Sequence[Attempt]) -> TrainingPlan
     """The plan of the last of the attempts: the job's plan with all that was changed since the first."""
     changed = apply_changes(first, changes_of(attempts))
     return changed.model_copy(update={"attempt": attempts[-1].number})
+
+
+def finished_before(site: TrainingSite, attempts: Sequence[Attempt]) -> FinishedTraining | None:
+    """What an attempt before the last one trained to the end on the same dataset, if its model is there and whole.
+
+    To train it once more, be it from the last state, would make another model of it: with another manifest, which
+    cannot take the place of one that was released meanwhile.
+    """
+    *earlier, last = attempts
+    follows = last.starts_from == "checkpoint"
+    while follows and earlier:
+        attempt = earlier.pop()
+        work = site.directory(attempt.job_id, attempt.number)
+        if has_result(work.attempt_directory):
+            return _finished(work) if _is_whole(work.final) else None
+        follows = attempt.starts_from == "checkpoint"
+    return None
 
 
 def lay_out(site: TrainingSite, job: Job, attempt: Attempt, plan: TrainingPlan, base: Path) -> WorkDirectory:
@@ -89,7 +108,20 @@ def run_program(
         raise TrainingFailed(failure)
     if _was_stopped(outcome):
         raise TrainingStopped("the training was asked to stop and has saved its state")
+    return _finished(work)
+
+
+def _finished(work: WorkDirectory) -> FinishedTraining:
+    plan = TrainingPlan.model_validate_json(work.plan_file.read_bytes())
     return FinishedTraining(plan, work, json.loads(work.result_file.read_text()))
+
+
+def _is_whole(model: Path) -> bool:
+    try:
+        verify(model)
+    except CheckpointCorrupt:
+        return False
+    return True
 
 
 def _was_stopped(outcome: LaunchOutcome) -> bool:

@@ -20,6 +20,7 @@ from rl_pipeline.training.attempting import (
     TrainingFailed,
     TrainingStopped,
     final_plan,
+    finished_before,
     lay_out,
     run_program,
 )
@@ -29,7 +30,7 @@ from rl_pipeline.training.checkpoints import CheckpointStorageFailed
 from rl_pipeline.training.deepspeed_config import memory_estimate
 from rl_pipeline.training.delivering import Registration, describe, record, register, result_of, store
 from rl_pipeline.training.failures import Failure
-from rl_pipeline.training.job_rows import check_wanted, end_attempt, job_of, keep_plan, quarantine
+from rl_pipeline.training.job_rows import JobCancelled, check_wanted, end_attempt, job_of, keep_plan, quarantine
 from rl_pipeline.training.jobs import Attempt, Job
 from rl_pipeline.training.machine import inspect_machine
 from rl_pipeline.training.model_card import CardDataset
@@ -92,7 +93,10 @@ class CompletedAttempt:
 
 
 def carry_out_attempt(run: AttemptRun, *, is_canceling: Callable[[], bool]) -> CompletedAttempt:
-    """Train and deliver; see `ending_in_its_row` for what it raises."""
+    """Train and deliver; see `ending_in_its_row` for what it raises.
+
+    What an earlier attempt has trained and could not deliver is delivered as it is.
+    """
     with ending_in_its_row(run.tables, run.attempt, is_canceling):
         return _completed(run)
 
@@ -112,6 +116,9 @@ def ending_in_its_row(tables: Warehouse, attempt: Attempt, is_canceling: Callabl
         # Nobody but a lost lease asks the program itself to stop.
         _end_failed(tables, attempt, Failure("INFRA", str(stopped)))
         raise
+    except JobCancelled as cancelled:
+        end_attempt(tables, attempt, "cancelled", datetime.now(UTC), message=str(cancelled))
+        raise TrainingStopped(str(cancelled)) from cancelled
     except Exception as broken:
         known = isinstance(broken, PipelineError)
         code: FailureCode = "INFRA" if isinstance(broken, _PASSING) else "UNKNOWN"
@@ -129,12 +136,16 @@ def ending_in_its_row(tables: Warehouse, attempt: Attempt, is_canceling: Callabl
 
 def _completed(run: AttemptRun) -> CompletedAttempt:
     dataset = newest_dataset(run.tables, run.job.job_id)
-    finished = _train(run, dataset)
+    finished = finished_before(run.site, run.attempts)
+    if finished is None:
+        finished = _train(run, dataset)
+    else:
+        keep_plan(run.tables, run.attempt, finished.plan)
     run.tell(f"trained {finished.result['steps']} steps in {finished.result['seconds']:.0f} s; storing the checkpoint")
     # From here on others see what was made: not for a job that was cancelled, nor if another run is at it.
     run.lease.confirm()
     check_wanted(run.tables, run.job.job_id)
-    curves = describe(finished, _card(dataset), _lineage(run, dataset))
+    curves = describe(finished, _card(dataset), _lineage(run.job, finished, dataset))
     released = store(finished, run.job, run.models, run.signing_key)
     record(run.tables, finished, run.job, dataset.dataset_id, released)
     registration = register(run.tracker, finished, run.job, dataset.dataset_id, released)
@@ -206,8 +217,7 @@ class _Teller:
         if (phase, part) != self._told:
             self._told = (phase, part)
             figures = [f"{name} {progress[name]:.4g}" for name in _TOLD if isinstance(progress.get(name), int | float)]
-            place = f"step {step} of {total}" if total else phase
-            self._tell(", ".join([f"{phase}: {place}" if total else phase, *figures]))
+            self._tell(", ".join([f"{phase}: step {step} of {total}" if total else phase, *figures]))
 
 
 def _end_failed(tables: Warehouse, attempt: Attempt, failure: Failure) -> None:
@@ -239,14 +249,14 @@ def _card(dataset: StoredDataset) -> CardDataset:
     )
 
 
-def _lineage(run: AttemptRun, dataset: StoredDataset) -> dict[str, str | None]:
-    request = run.job.request
+def _lineage(job: Job, finished: FinishedTraining, dataset: StoredDataset) -> dict[str, str | None]:
+    request = job.request
     return {
-        "training job": run.job.job_id,
+        "training job": job.job_id,
         "asked for by": request.requester,
         "because": request.trigger_reason,
         "dataset": dataset.dataset_id,
         "base model": request.training_config.base_model,
         "continues": request.metadata.previous_training_job,
-        "attempt": str(run.attempt.number),
+        "attempt": str(finished.plan.attempt),
     }

@@ -24,7 +24,7 @@ AGENT = "agent-zero-rl"
 
 
 _KEPT_OF_RESULT = ("measure", "improvement", "base", "final")
-_KEYS_OF_MEASURES = {"success": "success_sampled"}
+_KEYS_OF_MEASURES = {"success": "success_sampled", "reward": "reward_mean"}
 _NO_LONGER_BEST = """
     INSERT INTO model_checkpoints SELECT * REPLACE (false AS is_best, version + 1 AS version)
     FROM model_checkpoints FINAL WHERE id = {id:String}
@@ -68,10 +68,11 @@ def record(
     """Write the checkpoint and its lineage down. May be repeated: a checkpoint has one row."""
     import polars as pl
 
-    best = _best_so_far(warehouse, finished.plan.base_model, str(finished.result.get("measure")))
-    is_best = not job.shadow and _beats(finished.result, best)
+    checkpoint_id = f"{job.job_id}/final"
+    others = _best_others(warehouse, checkpoint_id, finished.plan.base_model, finished.result.get("measure"))
+    is_best = not job.shadow and all(_beats(finished.result, metrics) for metrics in [{}, *others.values()])
     row = {
-        "id": f"{job.job_id}/final",
+        "id": checkpoint_id,
         "agent_id": AGENT,
         "checkpoint_path": released.url,
         "performance_metrics": json.dumps({name: finished.result.get(name) for name in _KEPT_OF_RESULT}),
@@ -90,35 +91,35 @@ def record(
         "version": 1,
     }
     warehouse.insert("model_checkpoints", pl.DataFrame([row]))
-    if is_best and best is not None and best["id"] != row["id"]:
-        warehouse.execute(_NO_LONGER_BEST, {"id": best["id"]})
-    lineage = pl.DataFrame({"checkpoint_id": [row["id"]], "dataset_id": [dataset_id]})
+    for beaten in others if is_best else ():
+        warehouse.execute(_NO_LONGER_BEST, {"id": beaten})
+    lineage = pl.DataFrame({"checkpoint_id": [checkpoint_id], "dataset_id": [dataset_id]})
     warehouse.insert("checkpoint_datasets", lineage)
 
 
-def _best_so_far(warehouse: Warehouse, base_model: str, measure: str) -> dict[str, Any] | None:
-    """The best checkpoint from the same base by the same measure, if there is one."""
+def _best_others(warehouse: Warehouse, own: str, base_model: str, measure: str | None) -> dict[str, dict[str, Any]]:
+    """The figures of the best checkpoint from the same base by the same measure, by its id, if there is one.
+
+    There are two after a kill between the two changes that make another the best.
+    """
     found = warehouse.query(
         """
         SELECT id, performance_metrics FROM model_checkpoints FINAL
-        WHERE is_best AND base_model = {base:String}
+        WHERE is_best AND id != {own:String} AND base_model = {base:String}
             AND JSONExtractString(performance_metrics, 'measure') = {measure:String}
         """,
-        {"base": base_model, "measure": measure},
+        {"own": own, "base": base_model, "measure": measure or ""},
     )
-    return found.row(0, named=True) if found.height else None
+    return {row["id"]: json.loads(row["performance_metrics"])["final"] for row in found.iter_rows(named=True)}
 
 
-def _beats(result: Mapping[str, Any], best: Mapping[str, Any] | None) -> bool:
-    """Whether it reaches more than the best did. Losses count the other way round."""
-    measure = str(result.get("measure"))
-    key = _KEYS_OF_MEASURES.get(measure, measure)
-    reached = result["final"].get(key)
-    if best is None or reached is None:
-        return best is None
-    before = json.loads(best["performance_metrics"])["final"].get(key)
-    if before is None:
-        return True
+def _beats(result: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether it was measured and reaches more than the other did. Losses count the other way round."""
+    measure = result.get("measure")
+    key = _KEYS_OF_MEASURES.get(str(measure), str(measure))
+    reached, before = result["final"].get(key), other.get(key)
+    if reached is None or before is None:
+        return reached is not None
     return bool(reached < before) if measure == "holdout_loss" else bool(reached > before)
 
 

@@ -41,7 +41,7 @@ from rl_pipeline.stores.lease import keep
 from rl_pipeline.stores.mlflow_tracker import MLflowTracker
 from rl_pipeline.stores.object_addresses import ObjectsAddress
 from rl_pipeline.stores.objects import Objects
-from rl_pipeline.stores.topology import TRAJECTORIES
+from rl_pipeline.stores.topology import TRAJECTORIES, bootstrap
 from rl_pipeline.training.advancing import TRAINING_LEASE, Tick, advance
 from rl_pipeline.training.base_models import BaseModels
 from rl_pipeline.training.carrying_out import AttemptRun, CompletedAttempt, carry_out_attempt
@@ -54,6 +54,8 @@ from rl_pipeline.training.site import TrainingSite
 from rl_pipeline.training.statuses import STATUS_SUBJECT
 from rl_pipeline.training.work_directory import WorkDirectory
 from rl_pipeline_tests.fixtures.ingest import REDACTION_KEY
+from rl_pipeline_tests.fixtures.nats import remove_all_streams
+from rl_pipeline_tests.training.job_tables import migrated_database
 
 WORLD = CraftingWorld()
 # Nobody answers there, and at once.
@@ -66,6 +68,10 @@ _ALTERNATION = """\
 {%- endif %}
 {%- endfor %}
 """
+_TABLES_OF_JOBS = (
+    *("training_jobs", "training_attempts", "datasets", "dataset_provenance", "quarantined_trajectories"),
+    *("imported_trajectories", "model_checkpoints", "checkpoint_datasets"),
+)
 
 
 def recorded_episodes(tasks: int, attempts: int, *, seed: int = 1) -> list[Trajectory]:
@@ -87,32 +93,45 @@ def recorded_episodes(tasks: int, attempts: int, *, seed: int = 1) -> list[Traje
 
 
 def unanswered(trajectory: Trajectory) -> Trajectory:
-    """The trajectory with a command that nothing came of, so that the agent speaks twice in a row."""
+    """The trajectory, of another domain, with a command that nothing came of: its agent speaks twice in a row."""
     first, second, *others = trajectory.turns
     silent = first.model_copy(update={"result": first.result.model_copy(update={"output": "", "error": None})})
-    shown = second.model_copy(update={"observation": second.observation.model_copy(update={"content": ""})})
-    return trajectory.model_copy(update={"turns": [silent, shown, *others]})
+    unseen = second.model_copy(update={"observation": second.observation.model_copy(update={"content": ""})})
+    elsewhere = trajectory.task_context.model_copy(update={"domain": "research"})
+    return trajectory.model_copy(update={"turns": [silent, unseen, *others], "task_context": elsewhere})
 
 
-def store_scored(
-    messages: JetStream, nats_url: str, clickhouse_url: str, database: str, trajectories: Sequence[Trajectory]
-) -> None:
-    """Publish the trajectories to the empty stream, and have them ingested and scored as Dagster does it."""
-    for one in trajectories:
-        messages.publish("agent.rl.trajectory.v1", serialize(one), one.trajectory_id)
-    resources = {
-        "stream": StreamResource(url=nats_url),
-        "warehouse": WarehouseResource(url=clickhouse_url, database=database),
-        "ingest": IngestResource(redaction_key=REDACTION_KEY, objects_url="unused"),
-        "rewards": RewardsResource(weights=DEFAULT_WEIGHTS),
-    }
-    day = messages.get(TRAJECTORIES.name, 1).time.date().isoformat()
-    for assets in ([trajectory_stream, raw_and_redacted_trajectories], [trajectory_rewards]):
-        assert dg.materialize(assets, partition_key=day, resources=resources).success
+@contextmanager
+def scored_database(
+    nats_url: str, clickhouse_url: str, trajectories: Sequence[Trajectory]
+) -> Iterator[ClickHouseWarehouse]:
+    """A database of which Dagster has made what it makes of the trajectories: ingested, redacted and scored."""
+    with migrated_database(clickhouse_url) as tables, JetStream.connect(nats_url) as messages:
+        remove_all_streams(messages)
+        bootstrap(messages)
+        for one in trajectories:
+            messages.publish("agent.rl.trajectory.v1", serialize(one), one.trajectory_id)
+        resources = {
+            "stream": StreamResource(url=nats_url),
+            "warehouse": WarehouseResource(url=clickhouse_url, database=tables.database),
+            "ingest": IngestResource(redaction_key=REDACTION_KEY, objects_url="unused"),
+            "rewards": RewardsResource(weights=DEFAULT_WEIGHTS),
+        }
+        day = messages.get(TRAJECTORIES.name, 1).time.date().isoformat()
+        for assets in ([trajectory_stream, raw_and_redacted_trajectories], [trajectory_rewards]):
+            assert dg.materialize(assets, partition_key=day, resources=resources).success
+        yield tables
 
 
-def write_strict_model(directory: Path, *, width: int = 16, vocabulary: int | None = None) -> None:
-    """A model of random weights whose chat template insists on turns; a large vocabulary makes its steps need memory."""
+def without_jobs(tables: ClickHouseWarehouse) -> ClickHouseWarehouse:
+    """The database with its trajectories and rewards, and nothing of any training."""
+    for table in _TABLES_OF_JOBS:
+        tables.execute(f"TRUNCATE TABLE {table}")
+    return tables
+
+
+def write_strict_model(directory: Path, *, breadth: int = 32) -> None:
+    """A model of random weights whose chat template insists on turns. The broader, the more memory a step takes."""
     from transformers import Qwen2Config, Qwen2ForCausalLM, set_seed
 
     from rl_pipeline.training.small_model.tokenizer import CHAT_TEMPLATE, train_tokenizer
@@ -121,9 +140,9 @@ def write_strict_model(directory: Path, *, width: int = 16, vocabulary: int | No
     tokenizer.chat_template = _ALTERNATION + CHAT_TEMPLATE
     set_seed(7)
     config = Qwen2Config(
-        vocab_size=vocabulary or len(tokenizer),
-        hidden_size=width,
-        intermediate_size=2 * width,
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=breadth,
         num_hidden_layers=1,
         num_attention_heads=2,
         num_key_value_heads=2,
@@ -150,23 +169,34 @@ class TrainingPlace:
     tracking_uri: str = NOWHERE
     passed: timedelta = timedelta()
 
-    def ask(self, job_id: str, *, base_model: str = "strict", **fields: Any) -> None:
-        """Ask for a training by imitation, in one process without DeepSpeed; `fields` are hyperparameters."""
-        metadata = fields.pop("metadata", {})
+    def ask(
+        self,
+        job_id: str,
+        *,
+        algorithm: str = "sft",
+        base_model: str = "strict",
+        domains: Sequence[str] = ("general",),
+        priority: str = "normal",
+        save_interval: int = 1,
+        shadow: bool = False,
+        **hyperparameters: Any,
+    ) -> None:
+        """Ask for a training."""
+        dataset = {"source": "clickhouse", "sample_size": 1000, "filter": {"task_domains": list(domains)}}
         request = {
             "training_job_id": job_id,
             "timestamp": datetime.now(UTC),
             "requester": "tests",
             "trigger_reason": "manual",
-            "priority": fields.pop("priority", "normal"),
+            "priority": priority,
             "training_config": {
-                "algorithm": fields.pop("algorithm", "sft"),
+                "algorithm": algorithm,
                 "base_model": base_model,
-                "dataset": {"source": "clickhouse", "sample_size": fields.pop("sample_size", 1000)},
-                "checkpointing": {"save_interval": fields.pop("save_interval", 1)},
-                "hyperparameters": fields,
+                "dataset": dataset,
+                "checkpointing": {"save_interval": save_interval},
+                "hyperparameters": hyperparameters,
             },
-            "metadata": metadata,
+            "metadata": {"shadow": shadow},
         }
         self._publish(TrainingRequest.model_validate(request))
 

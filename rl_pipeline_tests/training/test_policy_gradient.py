@@ -1,8 +1,10 @@
 """The trainer of the online algorithms: what it learns from, that it learns, and that it goes on where it stopped."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import polars as pl
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -20,6 +22,7 @@ from transformers import (
 from rl_pipeline.contracts.training_request import Algorithm
 from rl_pipeline.environments.crafting import COMMANDS, CraftingWorld
 from rl_pipeline.training.plan import EvaluationPlan, OnlinePlan, OptimizationPlan, TrainingPlan
+from rl_pipeline.training.program.dataset import DatasetUnreadable
 from rl_pipeline.training.program.episodes import (
     PlayedEpisode,
     batch_of,
@@ -31,8 +34,8 @@ from rl_pipeline.training.program.episodes import (
 from rl_pipeline.training.program.evaluation import measure_reward, measure_success
 from rl_pipeline.training.program.likelihoods import read
 from rl_pipeline.training.program.policy_gradient import NothingToPlay, PolicyGradientTrainer
-from rl_pipeline.training.program.prompts import Prompt
-from rl_pipeline.training.program.rollouts import EnvironmentRollouts
+from rl_pipeline.training.program.prompts import Prompt, read_prompts
+from rl_pipeline.training.program.rollouts import EnvironmentRollouts, play_in_worlds
 from rl_pipeline.training.program.surrogate import policy_objective, value_objective
 from rl_pipeline.training.small_model.tokenizer import train_tokenizer
 
@@ -214,8 +217,6 @@ def test_values_are_judged_only_where_there_was_a_turn() -> None:
 
 def test_what_is_trained_on_is_what_was_sampled(tokenizer: PreTrainedTokenizerFast) -> None:
     """Read again in one pass, with other padding, each written token is as likely as when it was drawn."""
-    from rl_pipeline.training.program.rollouts import play_in_worlds
-
     plan = plan_of("rloo", temperature=0.7)
     policy = untrained_policy(tokenizer).eval()
     rollouts = play_in_worlds(plan, policy, tokenizer, prompts(6), generator_of(CPU, 1))
@@ -307,6 +308,7 @@ def test_a_reward_model_scores_the_prompt_with_the_answer(tokenizer: PreTrainedT
         assert episode.rewards == pytest.approx([score], abs=1e-5)
     trainer.train()
     assert trainer.state.global_step == 4
+    assert "success_rate" not in trainer.state.log_history[0]
     assert measure_reward(trainer, prompts(3), trainer.plan).keys() == {"reward_mean"}
 
 
@@ -316,7 +318,26 @@ def test_success_is_measured_on_tasks_that_can_be_played(tokenizer: PreTrainedTo
     measured = measure_success(trainer, tokenizer, prompts(4), plan)
     assert measured.keys() == {"success_sampled", "success_greedy", "reward_mean"}
     assert measured == measure_success(trainer, tokenizer, prompts(4), plan)
-    assert measure_success(trainer, tokenizer, [Prompt("task", [])], plan) == {}
+    unplayable = [Prompt("task", []), Prompt("task", [], "elsewhere", {}), Prompt("task", [], "crafting", {"goal": 7})]
+    assert measure_success(trainer, tokenizer, unplayable, plan) == {}
+
+
+def test_prompts_are_read_as_the_dataset_has_them(tmp_path: Path) -> None:
+    opening = [{"role": "user", "content": "Make a torch."}]
+    rows = [
+        ("a", "train", json.dumps(opening), "crafting", '{"goal": "torch", "start": 1}'),
+        ("b", "holdout", json.dumps(opening), None, None),
+    ]
+    names = ["task", "split", "messages", "environment", "environment_task"]
+    assert read_prompts(tmp_path, "train") == []
+    pl.DataFrame(rows, schema=names, orient="row").write_parquet(tmp_path / "prompts.parquet")
+    (train,), (holdout,) = read_prompts(tmp_path, "train"), read_prompts(tmp_path, "holdout")
+    assert (train.task, train.environment, train.environment_task) == ("a", "crafting", {"goal": "torch", "start": 1})
+    assert train.messages[0]["content"] == "Make a torch."
+    assert (holdout.task, holdout.environment) == ("b", None)
+    (tmp_path / "prompts.parquet").write_bytes(b"PAR1")
+    with pytest.raises(DatasetUnreadable):
+        read_prompts(tmp_path, "train")
 
 
 def test_prompts_that_nobody_can_play_are_an_error_that_says_so(

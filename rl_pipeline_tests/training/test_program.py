@@ -175,7 +175,8 @@ def test_rows_that_cannot_be_read_end_it_with_their_ids(tmp_path: Path, model: P
 
 
 def test_a_loss_that_is_no_number_ends_it_before_it_is_saved(tmp_path: Path, model: Path) -> None:
-    ruinous = {"learning_rate": 1e38, "warmup_share": 0.0, "micro_batch": 4, "max_steps": 50}
+    # The first step of the warm-up moves nothing, the second everything.
+    ruinous = {"learning_rate": 1e38, "warmup_share": 0.1, "micro_batch": 4, "max_steps": 50}
     code, work = failed(tmp_path, model, optimization=ruinous, checkpoints={"save_interval": 1})
     [record] = read_failures(work.attempt_directory)
     assert (code, record.code) == (Exit.CONVERGENCE, "CONVERGENCE")

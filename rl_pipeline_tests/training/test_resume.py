@@ -1,6 +1,7 @@
 """A training that was killed goes on as if it had not been, whatever the next attempt does otherwise."""
 
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -153,6 +154,21 @@ def test_another_dataset_is_another_training(tmp_path: Path, model: Path) -> Non
     assert run(second) == Exit.DONE, log_of(second)
     assert min(losses(second)) == 1
     assert [state.name for state in states(second.checkpoints)] == ["step-00000003"]
+
+
+def test_a_training_that_was_over_when_its_attempt_failed_only_has_to_be_delivered(tmp_path: Path, model: Path) -> None:
+    plan = parts(7, log_interval=3)
+    first = lay_out(tmp_path, model, plan_of(**plan))
+    assert run(first) == Exit.DONE, log_of(first)
+    delivered = load_file(first.final / "model.safetensors")
+    shutil.rmtree(first.final)
+    second = lay_out(tmp_path, model, plan_of(attempt=2, **plan))
+    assert run(second) == Exit.DONE, log_of(second)
+    assert losses(second) == {}
+    again = load_file(second.final / "model.safetensors")
+    assert all(delivered[name].equal(again[name]) for name in delivered)
+    assert [result(work)["steps"] for work in (first, second)] == [7, 7]
+    assert result(second)["tokens"] == result(first)["tokens"]
 
 
 def test_what_the_base_could_do_is_measured_once_for_all_attempts(tmp_path: Path, model: Path) -> None:

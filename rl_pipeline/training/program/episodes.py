@@ -25,7 +25,7 @@ class PlayedEpisode:
     """For each token the turn in which the policy wrote it, `NOT_WRITTEN` for what it only read."""
     rewards: Sequence[float]
     """Of each turn."""
-    success: bool = False
+    success: bool | None = None
     """Whether the goal was reached, where there is one."""
 
 

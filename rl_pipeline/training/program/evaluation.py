@@ -14,7 +14,7 @@ from rl_pipeline.training.program.episodes import generator_of
 from rl_pipeline.training.program.policy_gradient import PolicyGradientTrainer
 from rl_pipeline.training.program.prompts import Prompt
 from rl_pipeline.training.program.readable import readable_policy
-from rl_pipeline.training.program.rollouts import play_in_worlds
+from rl_pipeline.training.program.rollouts import in_a_world, play_in_worlds
 
 _EVALUATION = 2**40
 """Keeps this randomness apart from that of any iteration."""
@@ -26,9 +26,9 @@ def measure_success(
     """How often the goal is reached, sampled as in training and with the likeliest words alone.
 
     Tasks are repeated up to the planned number of episodes. The likeliest words are the same every time: with them each
-    task is played once. Nothing where no prompt has an environment.
+    task is played once. Nothing where no prompt comes from a world.
     """
-    in_worlds = [prompt for prompt in prompts if prompt.environment is not None]
+    in_worlds = [prompt for prompt in prompts if in_a_world(prompt)]
     if not in_worlds:
         return {}
     greedy = in_worlds[: plan.evaluation.episodes][trainer.args.process_index :: trainer.args.world_size]

@@ -47,6 +47,7 @@ def training_arguments(session: Session) -> dict[str, Any]:
         "weight_decay": steps.weight_decay,
         "max_grad_norm": steps.max_gradient_norm,
         "per_device_train_batch_size": steps.micro_batch,
+        "per_device_eval_batch_size": steps.micro_batch,
         "gradient_accumulation_steps": steps.accumulation,
         "num_train_epochs": steps.epochs,
         "max_steps": steps.max_steps or -1,
@@ -91,7 +92,7 @@ def _with_adapters(plan: TrainingPlan, model: PreTrainedModel, task: str) -> Pre
     if plan.lora is None:
         return model
     if plan.distribution.gradient_checkpointing:
-        model.enable_input_require_grads()  # type: ignore[no-untyped-call]
+        model.enable_input_require_grads()
     # ZeRO-3 shares parameters out in one precision; peft would raise its own to fp32.
     sharded = plan.distribution.deepspeed and plan.distribution.zero_stage == 3
     return get_peft_model(model, lora_config(plan.lora, task), autocast_adapter_dtype=not sharded)
@@ -164,7 +165,7 @@ def _whole_models() -> Iterator[None]:
     from transformers.integrations import deepspeed
 
     shared = deepspeed._hf_deepspeed_config_weak_ref  # noqa: SLF001  there is a way to unset it, and none to set it again
-    deepspeed.unset_hf_deepspeed_config()  # type: ignore[no-untyped-call]
+    deepspeed.unset_hf_deepspeed_config()
     try:
         yield
     finally:

@@ -239,11 +239,12 @@ class PolicyGradientTrainer(Trainer):
         self.measured["reward_mean"].append(total_rewards.mean())
         self.measured["reward_std"].append(total_rewards.std())
         facts = {
-            "success_rate": [episode.success for episode in episodes],
+            "success_rate": [episode.success for episode in episodes if episode.success is not None],
             "episode_tokens": [len(episode.token_ids) for episode in episodes],
         }
         for name, of_episodes in facts.items():
-            self.measured[name].append(torch.tensor(of_episodes, device=total_rewards.device).float().mean())
+            if of_episodes:
+                self.measured[name].append(torch.tensor(of_episodes, device=total_rewards.device).float().mean())
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         super()._save(output_dir, state_dict)

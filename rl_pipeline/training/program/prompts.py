@@ -40,4 +40,6 @@ def read_prompts(directory: Path, split: Split) -> list[Prompt]:
 
 def _prompt(task: str, messages: str, environment: str | None, environment_task: str | None) -> Prompt:
     setup = json.loads(environment_task) if environment_task else None
-    return Prompt(task, parse_messages(messages), environment if setup is not None else None, setup)
+    if environment is None or not isinstance(setup, dict):
+        return Prompt(task, parse_messages(messages))
+    return Prompt(task, parse_messages(messages), environment, setup)

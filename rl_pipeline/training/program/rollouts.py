@@ -6,9 +6,9 @@ from typing import Protocol, cast
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rl_pipeline.environments.environment import Task, World
+from rl_pipeline.environments.environment import InvalidTask, Task
 from rl_pipeline.environments.playing import Conversation, Message
-from rl_pipeline.environments.worlds import find_world
+from rl_pipeline.environments.worlds import WORLDS, find_world
 from rl_pipeline.training.plan import TrainingPlan
 from rl_pipeline.training.program.episodes import PlayedEpisode, first_turns
 from rl_pipeline.training.program.generation import Rollout, SamplingPolicy, play_with_model
@@ -16,7 +16,7 @@ from rl_pipeline.training.program.prompts import Prompt
 from rl_pipeline.training.program.reward_scoring import RewardScorer
 from rl_pipeline.training.program.turn_tokens import TurnTokens
 
-_AT_ONCE = 256
+_MOST_AT_ONCE = 256
 
 
 class Rollouts(Protocol):
@@ -42,7 +42,7 @@ class EnvironmentRollouts:
 
     def can_play(self, prompt: Prompt) -> bool:
         """Whether it comes from a world, and from the one that the plan names, if it names one."""
-        return prompt.environment is not None and self._plan.online.environment in {None, prompt.environment}
+        return in_a_world(prompt) and self._plan.online.environment in {None, prompt.environment}
 
     def play(
         self, policy: PreTrainedModel, prompts: Sequence[Prompt], generator: torch.Generator
@@ -62,11 +62,12 @@ class ScoredRollouts:
     def __init__(self, plan: TrainingPlan, tokenizer: PreTrainedTokenizerBase, scorer: RewardScorer) -> None:
         self._plan = plan
         self._tokenizer = tokenizer
+        self._tokens = TurnTokens(tokenizer, None)
         self._scorer = scorer
 
     def can_play(self, prompt: Prompt) -> bool:
         """Whether it leaves room for an answer."""
-        opening = TurnTokens(self._tokenizer, None).opening(prompt.messages)
+        opening = self._tokens.opening(prompt.messages)
         return len(opening) + self._plan.online.max_new_tokens <= self._plan.optimization.max_tokens
 
     def play(
@@ -84,8 +85,9 @@ class ScoredRollouts:
         conversations = [
             Conversation(number, cast("list[Message]", prompt.messages)) for number, prompt in enumerate(prompts)
         ]
-        for first in range(0, len(conversations), _AT_ONCE):
-            speaker.act(conversations[first : first + _AT_ONCE])
+        at_once = _at_once(self._plan)
+        for first in range(0, len(conversations), at_once):
+            speaker.act(conversations[first : first + at_once])
         transcripts = [speaker.transcripts[number] for number in range(len(prompts))]
         scores = self._scorer.score([transcript.token_ids for transcript in transcripts])
         return [
@@ -108,18 +110,34 @@ def play_in_worlds(
         places = [place for place, prompt in enumerate(prompts) if prompt.environment == name]
         rollouts = play_with_model(
             world,
-            [_task(world, prompts[place]) for place in places],
+            [_task(prompts[place]) for place in places],
             policy,
             tokenizer,
             generator=generator,
             temperature=plan.online.temperature if generator is not None else 0.0,
             max_new_tokens=plan.online.max_new_tokens,
             max_turns=min(plan.online.max_turns, world.max_turns),
-            at_once=_AT_ONCE,
+            at_once=_at_once(plan),
         )
         played.update(zip(places, rollouts, strict=True))
     return [played[place] for place in range(len(prompts))]
 
 
-def _task(world: World, prompt: Prompt) -> Task:
-    return world.task(prompt.environment_task or {})
+def in_a_world(prompt: Prompt) -> bool:
+    """Whether the prompt is a task of a world that exists: what trajectories say of that is not ours to trust."""
+    if prompt.environment not in WORLDS:
+        return False
+    try:
+        _task(prompt)
+    except InvalidTask:
+        return False
+    return True
+
+
+def _task(prompt: Prompt) -> Task:
+    return find_world(str(prompt.environment)).task(prompt.environment_task or {})
+
+
+def _at_once(plan: TrainingPlan) -> int:
+    """Conversations that are sampled together: memory that does not suffice is answered by smaller micro-batches."""
+    return min(8 * plan.optimization.micro_batch, _MOST_AT_ONCE)

@@ -57,7 +57,7 @@ def run(
     trainer.add_callback(base)
     trainer.train_from(trainer.newest_state())
     _check_engine(session, trainer)
-    if stop.made and trainer.state.global_step < trainer.state.max_steps:
+    if stop.made:
         return Exit.SAVED
     reporter.phase("evaluation")
     final = course.measure(session, trainer) if plan.evaluation.enabled else {}
@@ -179,7 +179,7 @@ def _result_of(session: Session, trainer: Resumable, base: Measures, final: Meas
         "steps": trainer.state.global_step,
         "epochs": trainer.state.epoch,
         "seconds": trainer.seconds,
-        "tokens": trainer.tokens,
+        "tokens": trainer.count_tokens(),
         "measure": measured[1] if measured else None,
         "base": base,
         "final": final,

@@ -40,11 +40,6 @@ class Resumable(Trainer):
         self.add_callback(_AtStepEnd(self))
 
     @property
-    def tokens(self) -> int:
-        """Tokens trained on, by all processes and attempts, as of the last log."""
-        return self._tokens
-
-    @property
     def seconds(self) -> float:
         """Time spent on training, by all attempts."""
         return self._seconds_before + time.monotonic() - self._began
@@ -88,6 +83,13 @@ class Resumable(Trainer):
         finally:
             self.session.stop.waits = False
 
+    def count_tokens(self) -> int:
+        """Tokens trained on so far, by all processes and attempts. All processes call this."""
+        counted = self.accelerator.reduce(self._local_tokens.to(self.args.device), reduction="sum")
+        self._tokens += int(counted)
+        self._local_tokens.zero_()
+        return self._tokens
+
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *more: Any) -> torch.Tensor:
         """The trainer's own, with the tokens counted."""
         if "attention_mask" in inputs:
@@ -97,10 +99,7 @@ class Resumable(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """The trainer's own, with the tokens of all processes; the loss is only in the logs of training."""
         if "loss" in logs:
-            counted = self.accelerator.reduce(self._local_tokens.to(self.args.device), reduction="sum")
-            self._tokens += int(counted)
-            self._local_tokens.zero_()
-            logs["tokens"] = self._tokens
+            logs["tokens"] = self.count_tokens()
         super().log(logs, start_time)
         if "loss" in logs:
             self._latest = {name: value for name, value in logs.items() if isinstance(value, int | float)}
@@ -113,6 +112,13 @@ class Resumable(Trainer):
     def create_model_card(self, *arguments: Any, **more: Any) -> None:
         """The model card is written from the plan and the dataset, not by the trainer."""
 
+    def _run_epoch(self, *arguments: Any, **more: Any) -> None:
+        """Nothing for a training that was resumed after its last step: the trainer would take one more."""
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+        else:
+            super()._run_epoch(*arguments, **more)  # type: ignore[no-untyped-call]
+
     def _get_output_dir(self, trial: Any) -> str:  # noqa: ARG002  the Trainer's signature
         return str(checkpoints.staging_of(self._target))
 
@@ -121,6 +127,7 @@ class Resumable(Trainer):
         if self._owes_save:
             return
         check_weights(self)
+        self.count_tokens()
         session, target = self.session, self._target
         session.reporter.phase("saving")
         if session.writes:

@@ -30,7 +30,7 @@ class LossNotFinite(PipelineError):
 
     def __init__(self, step: int) -> None:
         self.step = step
-        super().__init__(f"The loss is not a number after step {step}: train on with a smaller learning rate.")
+        super().__init__(f"The loss or a weight is no number after step {step}: train on with a smaller learning rate.")
 
 
 class StopRequest:

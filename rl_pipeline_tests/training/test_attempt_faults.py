@@ -1,0 +1,242 @@
+"""Each class of failure, brought about in the real program: what its attempt ends in, what is said, what is next."""
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from rl_pipeline.contracts.training_status import Failure, FailureCode
+from rl_pipeline.embedded.nats_server import NatsServer
+from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
+from rl_pipeline.stores.jetstream import JetStream
+from rl_pipeline.stores.s3 import S3Objects, s3_client
+from rl_pipeline.training.attempting import TrainingFailed, final_plan
+from rl_pipeline.training.checkpoints import newest_verified, verify
+from rl_pipeline.training.jobs import Attempt
+from rl_pipeline.training.plan import TrainingPlan
+from rl_pipeline_tests.training.stored_training import (
+    NOWHERE,
+    TrainingPlace,
+    recorded_episodes,
+    scored_database,
+    unanswered,
+    without_jobs,
+    write_strict_model,
+)
+
+EPISODES = recorded_episodes(60, 3)
+# The last attempt at a task is the clumsiest, and has turns enough.
+POISON = unanswered(next(one for one in EPISODES if len(one.turns) >= 4))
+SOUND = [one for one in EPISODES if one.trajectory_id != POISON.trajectory_id]
+# Longer than any test takes, but for loading, which takes as long as the machine is busy with others.
+ENDLESS = {"max_steps": 100_000, "learning_rate": 1e-3, "batch_size": 4}
+
+
+@pytest.fixture(scope="module")
+def scored(nats_server: NatsServer, clickhouse_url: str) -> Iterator[ClickHouseWarehouse]:
+    with scored_database(nats_server.url, clickhouse_url, [*SOUND, POISON]) as tables:
+        yield tables
+
+
+@pytest.fixture(scope="module")
+def base_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("models")
+    write_strict_model(directory / "strict")
+    # A step on 64 episodes takes some 2 GB, on 32 half of that, and the process without it 1.8 GB.
+    write_strict_model(directory / "broad", breadth=8192)
+    return directory
+
+
+@pytest.fixture
+def place(
+    scored: ClickHouseWarehouse, stream: JetStream, nats_server: NatsServer, base_models: Path, tmp_path: Path
+) -> TrainingPlace:
+    (tmp_path / "models").symlink_to(base_models)
+    return TrainingPlace(stream, without_jobs(scored), nats_server.url, tmp_path)
+
+
+def first_attempt(place: TrainingPlace) -> Attempt:
+    """The attempt that a look starts, with its dataset."""
+    attempt = place.started()
+    place.curated(attempt)
+    return attempt
+
+
+def failing(place: TrainingPlace, attempt: Attempt, code: FailureCode, **how: object) -> Attempt:
+    """Carry out an attempt that fails; it ends in its class, tells why, and leaves no process behind."""
+    with pytest.raises(TrainingFailed) as failed:
+        place.carry_out(attempt, **how)  # type: ignore[arg-type]
+    assert failed.value.failure.code == code, failed.value
+    ended = place.attempts(attempt.job_id)[-1]
+    assert (ended.outcome, ended.failure_code) == ("failed", code)
+    assert ended.message
+    assert place.processes(attempt.job_id) == []
+    return ended
+
+
+def said_of_retry(place: TrainingPlace, failed: Attempt) -> Failure:
+    """What the sensor says of the next attempt: that it is queued, and why."""
+    status = place.statuses(failed.job_id)[-1]
+    assert (status.status, status.metadata.attempt) == ("queued", failed.number + 1)
+    assert status.error is not None
+    assert status.error.code == failed.failure_code
+    return status.error
+
+
+def test_memory_that_runs_out_is_met_with_half_the_micro_batch_and_the_same_batch(place: TrainingPlace) -> None:
+    limit = 3.3
+    place.ask("job", base_model="broad", batch_size=64, micro_batch=64, max_steps=1, learning_rate=1e-3)
+    failed = failing(place, first_attempt(place), "OOM", memory_limit_gb=limit)
+    planned = TrainingPlan.model_validate_json(failed.plan)
+    assert (planned.optimization.micro_batch, planned.optimization.accumulation) == (64, 1)
+    again = place.started()
+    assert "allocate" in said_of_retry(place, failed).message
+    completed = place.carry_out(again, memory_limit_gb=limit)
+    plan = completed.plan
+    assert (plan.optimization.micro_batch, plan.optimization.accumulation) == (32, 2)
+    assert plan.global_batch == planned.global_batch == 64
+    assert plan.distribution.memory_limit_gb == limit
+    place.look()
+    assert place.job("job").state == "completed"
+    status = place.statuses("job")[-1]
+    assert (status.status, status.metadata.attempt) == ("completed", 2)
+    assert status.artifacts is not None
+    assert status.artifacts.final_checkpoint == completed.released.url
+
+
+def test_a_store_that_is_away_costs_ten_minutes_and_no_training(place: TrainingPlace) -> None:
+    place.ask("job", max_steps=2, learning_rate=1e-3)
+    attempt = first_attempt(place)
+    away = S3Objects(s3_client(NOWHERE, "us-east-1", "tests", "tests"), "models", "")
+    failed = failing(place, attempt, "INFRA", models=away)
+    trained = verify(place.work(attempt).final)
+    assert place.look(timedelta(seconds=590)).starts == []
+    assert said_of_retry(place, failed).message == failed.message
+    again = place.started(timedelta(seconds=20))
+    assert (again.number, again.starts_from) == (2, "checkpoint")
+    completed = place.carry_out(again)
+    assert not place.work(again).log_file.exists(), "the program was started again"
+    assert completed.released.manifest.files["model.safetensors"] == trained.files["model.safetensors"]
+    place.look()
+    status = place.statuses("job")[-1]
+    assert (place.job("job").state, status.status, status.metadata.attempt) == ("completed", "completed", 2)
+
+
+def test_a_loss_that_is_no_number_halves_the_learning_rate_from_the_last_good_state(place: TrainingPlace) -> None:
+    # The first step of the warm-up moves nothing, the second everything.
+    place.ask("job", max_steps=50, learning_rate=1e38, schedule="linear", warmup_share=0.1)
+    attempt = first_attempt(place)
+    failed = failing(place, attempt, "CONVERGENCE")
+    again = place.started()
+    assert again.starts_from == "checkpoint"
+    assert "learning rate" in said_of_retry(place, failed).message
+    first, next_plan = place.plan("job"), final_plan(place.plan("job"), place.attempts("job"))
+    assert next_plan.optimization.learning_rate == first.optimization.learning_rate / 2 == 5e37
+    assert next_plan.model_copy(update={"attempt": 1, "optimization": first.optimization}) == first
+    good = newest_verified(place.work(attempt).checkpoints)
+    assert good is not None
+    [record] = [json.loads(file.read_text()) for file in place.work(attempt).attempt_directory.glob("failure-*.json")]
+    assert record["step"] == verify(good).meta.step + 1
+
+
+def test_a_row_that_cannot_be_read_is_kept_out_of_the_next_dataset(place: TrainingPlace) -> None:
+    place.ask("job", domains=("general", "research"), max_steps=2)
+    attempt = place.started()
+    first = place.curated(attempt)
+    failed = failing(place, attempt, "DATA")
+    found = place.tables.query("SELECT job_id, trajectory_id FROM quarantined_trajectories FINAL").rows()
+    assert found == [("job", POISON.trajectory_id)]
+    again = place.started()
+    assert said_of_retry(place, failed).message == failed.message
+    assert (again.number, again.starts_from) == (2, "dataset")
+    second = place.curated(again)
+    assert (second.dataset_id, second.report.left_out["quarantined"]) == ("job.r2", 1)
+    assert second.report.kept == first.report.kept - 1
+    rows = place.tables.query("SELECT dataset_id FROM dataset_provenance WHERE trajectory_id = {id:String}", poisoned())
+    assert set(rows["dataset_id"]) == {"job.r1"}
+
+
+def poisoned() -> dict[str, str]:
+    return {"id": POISON.trajectory_id}
+
+
+def at_step(do: Callable[[], object]) -> Callable[[str], None]:
+    """Does it once, as soon as the run's log has told of a step."""
+    waits = [do]
+
+    def tell(line: str) -> None:
+        if line.startswith("training: step") and waits:
+            waits.pop()()
+
+    return tell
+
+
+def test_a_process_that_stands_still_is_ended_with_its_group_and_tried_again(
+    place: TrainingPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rl_pipeline.training.watching.LOADING_FACTOR", 200.0)
+    place.ask("job", **ENDLESS)
+
+    def freeze() -> None:
+        [rank] = [one for one in place.processes("job") if "rl_pipeline.training.process_guard" not in one.cmdline()]
+        rank.send_signal(signal.SIGSTOP)
+
+    failed = failing(place, first_attempt(place), "TIMEOUT", tell=at_step(freeze), stall_seconds=3.0)
+    assert place.look().starts == []
+    assert said_of_retry(place, failed).message == failed.message
+    again = place.started(timedelta(seconds=61))
+    assert (again.number, again.starts_from) == (2, "checkpoint")
+
+
+def is_stopped_for_urgent_work(place: TrainingPlace, job_id: str) -> None:
+    place.ask(f"urgent-{job_id}", priority="urgent")
+    assert [attempt.job_id for attempt in place.look().stops] == [job_id]
+    raise KeyboardInterrupt
+
+
+def is_cancelled(place: TrainingPlace, job_id: str) -> None:
+    place.cancel(job_id)
+    assert [attempt.job_id for attempt in place.look().stops] == [job_id]
+    raise KeyboardInterrupt
+
+
+def is_cut_off(place: TrainingPlace, job_id: str) -> None:
+    raise KeyboardInterrupt
+
+
+# What happens, whether Dagster says that the run is being cancelled, the outcome, its class, what the sensor then says.
+INTERRUPTIONS = [
+    (is_stopped_for_urgent_work, True, "preempted", None, "queued"),
+    (is_cancelled, True, "cancelled", None, "cancelled"),
+    (is_cut_off, True, "cancelled", None, "cancelled"),
+    (is_cut_off, False, "failed", "INFRA", "queued"),
+]
+
+
+@pytest.mark.soak
+def test_an_interrupted_run_saves_its_state_ends_its_program_and_says_why(
+    place: TrainingPlace, soak_count: Callable[[int, int], int], record_property: Callable[[str, object], None]
+) -> None:
+    count = soak_count(1, len(INTERRUPTIONS))
+    for number, (happens, canceling, outcome, code, told) in enumerate(INTERRUPTIONS[:count]):
+        job_id = f"job-{number}"
+        without_jobs(place.tables)
+        place.ask(job_id, save_interval=100_000, **ENDLESS)
+        attempt = first_attempt(place)
+        interrupts = at_step(lambda: happens(place, job_id))  # noqa: B023 - called before the next round
+        with pytest.raises(KeyboardInterrupt):
+            place.carry_out(attempt, tell=interrupts, canceling=canceling)
+        ended = place.attempts(job_id)[-1]
+        assert (ended.outcome, ended.failure_code) == (outcome, code)
+        assert place.processes(job_id) == []
+        state = newest_verified(place.work(attempt).checkpoints)
+        assert state is not None
+        assert verify(state).meta.step >= 1
+        place.look()
+        status = place.statuses(job_id)[-1]
+        assert status.status == told
+        assert (status.error and status.error.code) == code
+    record_property("interruptions", count)
