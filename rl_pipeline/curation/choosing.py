@@ -30,7 +30,8 @@ class Choice:
     pairs: pl.DataFrame
     """As `PAIRS`, with their `split`."""
     tasks: pl.DataFrame
-    """task, attempts, mean_reward, reward_std: what is played, by the online algorithms alone."""
+    """task, attempts, mean_reward, reward_std: what is played, by the online algorithms to learn from it, by all others
+    to measure what was learnt, where it can be played at all."""
     has_pairs: bool
     """Whether pairs belong to the dataset, even if none was found."""
     selection: Selection
@@ -66,18 +67,18 @@ def choose(candidates: pl.DataFrame, criteria: Criteria, policy: CurationPolicy)
     distinct = without_copies(candidates)
     pairs = pl.DataFrame(schema=PAIRS)
     has_pairs = criteria.algorithm == "dpo"
-    tasks = pl.DataFrame(schema={"task": pl.String()})
+    statistics = task_statistics(distinct)
     if criteria.algorithm == "sft":
         chosen = select_demonstrations(distinct, criteria, policy)
     elif has_pairs:
         chosen, pairs = select_pairs(distinct, criteria, policy)
     else:
-        statistics = task_statistics(distinct)
         chosen = select_attempts(distinct, statistics, criteria, policy)
-        tasks = statistics.join(chosen.kept, on="task", how="semi").sort("task")
         has_pairs = bool((chosen.kept["environment"].cast(pl.String) == "").all())
         if has_pairs:
             pairs = possible_pairs(chosen.kept, criteria.pair_margin, policy)
+    is_played = pl.lit(is_online(criteria.algorithm)) | (pl.col("environment").cast(pl.String) != "")
+    tasks = statistics.join(chosen.kept.filter(is_played), on="task", how="semi").sort("task")
     rows = split(chosen.kept, criteria.holdout, policy.seed)
     sides = rows.select("trajectory_id", "split")
     return Choice(

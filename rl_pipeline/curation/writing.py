@@ -51,7 +51,7 @@ def write_files(warehouse: Warehouse, choice: Choice, directory: Path, policy: C
         role = "demonstration" if choice.algorithm == "sft" else "scored"
         files.append(write_rows(directory / CONVERSATIONS, _conversation_rows(choice.rows, spool, role)))
         prompts = _prompt_sources(choice)
-        if choice.is_online:
+        if choice.is_online or prompts.height:
             files.append(write_rows(directory / PROMPTS, _prompt_rows(prompts, spool)))
     return Written(choice, sorted(files, key=lambda file: file.name), _roles(choice, prompts, role), reading.residual)
 
@@ -148,7 +148,8 @@ def _prompt_rows(prompts: pl.DataFrame, spool: Spool) -> Iterator[Row]:
 def _roles(choice: Choice, prompts: pl.DataFrame, role: str) -> pl.DataFrame:
     used = {"chosen": choice.pairs["chosen_id"], "rejected": choice.pairs["rejected_id"]}
     if choice.algorithm != "dpo":
-        used |= {role: choice.rows["trajectory_id"], "prompt": prompts["trajectory_id"]}
+        used |= {role: choice.rows["trajectory_id"]}
+    used |= {"prompt": prompts["trajectory_id"]}
     parts = [
         pl.DataFrame({"trajectory_id": ids.unique()}).with_columns(role=pl.lit(name)) for name, ids in used.items()
     ]

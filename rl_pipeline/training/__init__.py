@@ -1,1 +1,1 @@
-"""From a request to a verified checkpoint: triggers, jobs, plan, attempts, launcher, the training program, checkpoints."""
+"""From a request to a verified checkpoint: triggers, jobs, plans, attempts, the training program, checkpoints."""

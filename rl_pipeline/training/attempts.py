@@ -179,10 +179,11 @@ def _less_memory(attempt: Attempt) -> tuple[PlanChanges, str] | GiveUp:
         ), f"micro-batch {micro} and accumulation {accumulation}, the global batch as it was"
     if not distribution.gradient_checkpointing:
         return PlanChanges(gradient_checkpointing=True), "gradient checkpointing"
-    can_offload = distribution.deepspeed and distribution.zero_stage >= 1
+    # Without a GPU there is no other memory to offload to.
+    can_offload = distribution.device == "cuda" and distribution.deepspeed and distribution.zero_stage >= 1
     if can_offload and apply_changes(plan, PlanChanges(offload=True)) != plan:
         return PlanChanges(offload=True), "offloading to the machine's memory"
-    return GiveUp("one sequence at a time with gradient checkpointing and offloading is too much for this machine")
+    return GiveUp("one sequence at a time with gradient checkpointing, and offloading to where it can be, is too much")
 
 
 def _halved(micro: int, accumulation: int) -> tuple[int, int]:

@@ -205,7 +205,7 @@ def _facts(dataset: StoredDataset) -> DatasetFacts:
 
 
 class _Teller:
-    """Progress as lines for the run's log: each phase once, and steps no more often than every twentieth of the way."""
+    """Progress as lines for the run's log: each phase, the first step, and then every twentieth of the way."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
@@ -213,7 +213,7 @@ class _Teller:
 
     def __call__(self, progress: dict[str, Any]) -> None:
         phase, step, total = progress.get("phase", "training"), progress.get("step", 0), progress.get("total_steps")
-        part = 20 * step // total if total else 0
+        part = 20 * step // total if total else -1
         if (phase, part) != self._told:
             self._told = (phase, part)
             figures = [f"{name} {progress[name]:.4g}" for name in _TOLD if isinstance(progress.get(name), int | float)]

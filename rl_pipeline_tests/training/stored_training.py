@@ -3,6 +3,7 @@
 Everything is real but Dagster's daemon: a test takes the sensor's looks itself.
 """
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -43,8 +44,10 @@ from rl_pipeline.stores.object_addresses import ObjectsAddress
 from rl_pipeline.stores.objects import Objects
 from rl_pipeline.stores.topology import TRAJECTORIES, bootstrap
 from rl_pipeline.training.advancing import TRAINING_LEASE, Tick, advance
+from rl_pipeline.training.attempting import FinishedTraining
 from rl_pipeline.training.base_models import BaseModels
 from rl_pipeline.training.carrying_out import AttemptRun, CompletedAttempt, carry_out_attempt
+from rl_pipeline.training.checkpoints import saving
 from rl_pipeline.training.job_rows import attempts_of, begin_attempt, job_of
 from rl_pipeline.training.jobs import Attempt, Job
 from rl_pipeline.training.plan import TrainingPlan
@@ -154,6 +157,17 @@ def write_strict_model(directory: Path, *, breadth: int = 32) -> None:
     )
     Qwen2ForCausalLM(config).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
+
+
+def leave_trained(work: WorkDirectory, plan: TrainingPlan, **result: Any) -> FinishedTraining:
+    """What the program leaves behind when it is done; the model is none."""
+    told = {"steps": 5, "seconds": 60.0, "tokens": 1000, "measure": None, "base": {}, "final": {}, "improvement": None}
+    work.attempt_directory.mkdir(parents=True)
+    work.plan_file.write_text(plan.model_dump_json())
+    work.result_file.write_text(json.dumps({**told, **result}))
+    with saving(work.final, {"job_id": plan.job_id, "step": 5, "created": datetime.now(UTC)}) as staging:
+        (staging / "model.safetensors").write_text(plan.job_id)
+    return FinishedTraining(plan, work, {**told, **result})
 
 
 @dataclass

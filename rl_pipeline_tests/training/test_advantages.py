@@ -5,11 +5,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rl_pipeline.contracts.training_request import Algorithm
+from rl_pipeline.training.plan import OnlinePlan
 from rl_pipeline.training.program.advantages import (
     above_the_mean,
     discounted_returns,
     generalised,
     group_normalised,
+    judge,
     leave_one_out,
     standardised,
 )
@@ -82,3 +85,37 @@ def test_standardised_advantages_count_only_what_was_played() -> None:
 
 def test_advantages_that_are_all_alike_become_zero() -> None:
     assert standardised(torch.full((2, 1), 3.0), torch.ones(2, 1, dtype=torch.bool)).tolist() == [[0], [0]]
+
+
+def test_values_are_taught_the_returns_that_the_advantages_come_from() -> None:
+    """With lambda 1 and values of any kind, that is the discounted rewards to the end."""
+    rewards = torch.tensor([[0.0, 1.0], [0.5, 0.0]])
+    judgement = judge(
+        "ppo",
+        OnlinePlan(gamma=0.5, gae_lambda=1.0),
+        rewards=rewards,
+        lengths=torch.tensor([2, 1]),
+        groups=torch.tensor([0, 0]),
+        values=torch.tensor([[0.3, 0.2], [0.1, 0.0]]),
+    )
+    assert judgement.returns is not None
+    assert judgement.returns.flatten().tolist() == pytest.approx([0.5, 1.0, 0.5, 0.0])
+    assert judgement.advantages[1, 1] == 0, "a turn that was not played"
+
+
+@pytest.mark.parametrize("algorithm", ["rloo", "grpo", "reinforce"])
+def test_without_values_all_turns_of_an_episode_have_its_advantage(algorithm: Algorithm) -> None:
+    judgement = judge(
+        algorithm,
+        OnlinePlan(gamma=1.0),
+        rewards=torch.tensor([[0.0, 1.0], [0.0, 0.0], [0.0, 9.0], [9.0, 0.0]]),
+        lengths=torch.tensor([2, 2, 2, 1]),
+        groups=torch.tensor([0, 0, 1, 1]),
+    )
+    assert judgement.returns is None
+    assert (judgement.advantages[:, 0] == judgement.advantages[:, 1]).all()
+    if algorithm == "reinforce":
+        assert (judgement.advantages[:2] < 0).all(), "an easy task looks better than it is"
+    else:
+        assert judgement.advantages[2:].abs().max() == 0, "both attempts were as good"
+        assert judgement.advantages[0, 0] == -judgement.advantages[1, 0] > 0

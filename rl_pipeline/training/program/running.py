@@ -80,7 +80,7 @@ def _open_session(
         # ZeRO-3 asks for it before there is a trainer that could do it.
         with _left_out("mlflow"):  # DeepSpeed's autotuner would import it, for nothing
             join_processes(distribution.device)
-    base = work.base if work.base.exists() else Path(plan.base_model)
+    base = work.base if work.base.is_symlink() or work.base.exists() else Path(plan.base_model)
     if not (base / "config.json").exists():
         raise BaseModelMissing(f"There is no model in {base}: put the base model there, or name its directory.")
     set_seed(plan.seed)
