@@ -17,6 +17,7 @@ from rl_pipeline.automation.rewards_due import rewards_due, score_trajectories
 from rl_pipeline.automation.training_due import training_due, training_schedule
 from rl_pipeline.automation.training_requested import train_policy, training_requested
 from rl_pipeline.automation.trajectories_waiting import ingest_trajectories, trajectories_waiting
+from rl_pipeline.opening import training_directory
 from rl_pipeline.resources.ingest import IngestResource
 from rl_pipeline.resources.objects import ObjectsResource
 from rl_pipeline.resources.rewards import RewardsResource
@@ -97,7 +98,7 @@ def _training(settings: Settings) -> TrainingResource:
         threshold=settings.rl_training_threshold,
         min_new=settings.rl_training_min_new,
         degradation_drop=settings.rl_degradation_drop,
-        work_directory=str(settings.training_work_directory or home / "training"),
+        work_directory=str(training_directory(settings)),
         import_directory=str(settings.training_import_directory or home / "imports"),
         model_directory=str(settings.model_directory or home / "models"),
         processes=settings.training_processes,

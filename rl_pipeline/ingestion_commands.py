@@ -199,14 +199,17 @@ def erase(
     opt_out: Annotated[bool, typer.Option(help="Also never store anything of this user again.")] = False,
 ) -> None:
     """Remove a user's data everywhere, for good; needs the NATS admin account. Says which models learnt from it."""
+    from rl_pipeline.curation.forgetting import forget_erased
     from rl_pipeline.ingestion.erasure import erase_user
     from rl_pipeline.opening import (
         archive_objects,
         current_settings,
+        dataset_objects,
         every_redaction_key,
         open_raw_objects,
         open_stream,
         open_warehouse,
+        training_directory,
     )
     from rl_pipeline.stores.topology import FEEDBACK, TRAJECTORIES
 
@@ -224,15 +227,18 @@ def erase(
             now=datetime.now(UTC),
             opt_out=opt_out,
         )
+        datasets = dataset_objects(settings).open()
+        forget_erased(tables, datasets, report.datasets, datetime.now(UTC), copies=training_directory(settings))
     typer.echo(
         f"erased {report.trajectories} trajectories, {report.archived} archived rows, {report.messages} messages, "
         f"{report.claims} large payloads, {report.dead_letters} dead letters and {report.feedback} feedback messages"
     )
     if report.orphans:
         typer.echo(f"{report.orphans} repetitions by other users are ingested with what comes next")
-    for kind, holders in (("dataset", report.datasets), ("checkpoint", report.checkpoints)):
-        for holder in holders:
-            typer.echo(f"{kind} {holder} was made with this user's data: decide whether to keep it")
+    for dataset in report.datasets:
+        typer.echo(f"dataset {dataset} was made with this user's data, and has none of it any more")
+    for checkpoint in report.checkpoints:
+        typer.echo(f"checkpoint {checkpoint} has learnt from this user's data: decide whether to keep it")
     if report.unreadable_claims:
         raise PipelineError(
             f"{len(report.unreadable_claims)} messages refer to payloads that could not be read, the first is "

@@ -1,5 +1,6 @@
 """From settings to open stores, for whoever starts from the environment: the commands, the tools, the demo."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
@@ -54,6 +55,16 @@ def raw_objects(settings: Settings) -> ObjectsAddress:
 def archive_objects(settings: Settings) -> ObjectsAddress:
     """Where archived days lie."""
     return ObjectsAddress(settings.trajectory_storage_path, settings.s3_endpoint_url).below("archive")
+
+
+def dataset_objects(settings: Settings) -> ObjectsAddress:
+    """Where datasets lie."""
+    return ObjectsAddress(settings.trajectory_storage_path, settings.s3_endpoint_url).below("datasets")
+
+
+def training_directory(settings: Settings) -> Path:
+    """Where training runs keep their state."""
+    return settings.training_work_directory or settings.rl_pipeline_home.absolute() / "training"
 
 
 def open_raw_objects(settings: Settings) -> Objects:

@@ -5,8 +5,10 @@ by their rows, which bear a mark or are gone from every table that does not let 
 before stays listed: `checkpoint_datasets` and `dataset_trajectories` are not touched.
 """
 
+import contextlib
+import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +18,14 @@ from typing import Any
 import orjson
 
 from rl_pipeline.curation.conversations import opening_of
-from rl_pipeline.curation.datasets import fetch_files, manifest_of, store_files, store_row, stored_dataset
+from rl_pipeline.curation.datasets import (
+    DatasetMissing,
+    fetch_files,
+    manifest_of,
+    store_files,
+    store_row,
+    stored_dataset,
+)
 from rl_pipeline.curation.files import CONVERSATIONS, PAIRS, PROMPTS, Row, WrittenFile, read_rows, write_rows
 from rl_pipeline.curation.manifest import Manifest
 from rl_pipeline.ingestion.ledger import ERASED_REVISION
@@ -63,6 +72,19 @@ def erased_of(warehouse: Warehouse, dataset_id: str) -> list[str]:
         {"dataset": dataset_id, "revision": ERASED_REVISION},
     )
     return list(found["trajectory_id"])
+
+
+def forget_erased(
+    warehouse: Warehouse, objects: Objects, dataset_ids: Sequence[str], now: datetime, *, copies: Path
+) -> None:
+    """Take erased trajectories out of the datasets, and out of the copies that trainings keep below `copies/<job>`.
+
+    A dataset that is being made has no row yet: it looks for what was erased itself.
+    """
+    for dataset_id in dataset_ids:
+        with contextlib.suppress(DatasetMissing):
+            drop_erased(warehouse, objects, dataset_id, now)
+            shutil.rmtree(copies / stored_dataset(warehouse, dataset_id).job_id / "dataset", ignore_errors=True)
 
 
 def drop_erased(warehouse: Warehouse, objects: Objects, dataset_id: str, now: datetime) -> Forgotten:

@@ -88,7 +88,7 @@ class ErasureReport:
     trajectories: int
     archived: int
     datasets: tuple[str, ...]
-    """The datasets that hold trajectories of the user; they are not changed."""
+    """The datasets that hold trajectories of the user; `curation.forgetting` takes them out."""
     checkpoints: tuple[str, ...]
     """What learnt from those datasets."""
     unreadable_claims: tuple[int, ...]

@@ -123,6 +123,19 @@ def test_a_dataset_to_play_on_has_tasks_with_what_was_earned_at_them(
     assert not (tmp_path / "dataset" / PAIRS).exists()
 
 
+def test_what_can_be_played_is_listed_for_imitation_and_preferences_too(
+    warehouse: Warehouse, objects: DiskObjects, tmp_path: Path
+) -> None:
+    store(warehouse, attempts("crafting"))
+    for algorithm in ("sft", "dpo"):
+        curated(warehouse, objects, algorithm)
+        prompts = read(warehouse, objects, PROMPTS, tmp_path / algorithm)
+        conversations = pl.read_parquet(tmp_path / algorithm / CONVERSATIONS)
+        assert prompts["task"].to_list() == sorted(TASKS)
+        sides = dict(conversations.select("task", "split").iter_rows())
+        assert all(sides[task] == side for task, side in prompts.select("task", "split").iter_rows())
+
+
 def test_where_nothing_can_be_played_pairs_for_a_reward_model_go_with_the_tasks(
     warehouse: Warehouse, objects: DiskObjects, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from rl_pipeline.curation.curating import curate
 from rl_pipeline.curation.datasets import DatasetMissing, fetch_dataset, newest_dataset
 from rl_pipeline.curation.files import CONVERSATIONS, PAIRS, PROMPTS
-from rl_pipeline.curation.forgetting import drop_erased, erased_of
+from rl_pipeline.curation.forgetting import drop_erased, erased_of, forget_erased
 from rl_pipeline.curation.policy import CurationPolicy
 from rl_pipeline.ingestion.erased_rows import delete_rows
 from rl_pipeline.stores.disk import DiskObjects
@@ -98,6 +98,19 @@ def test_nothing_of_an_erased_user_is_left_in_a_dataset(
     assert row.summary["kept"] + sum(row.summary["left_out"].values()) == row.summary["offered"]
     fetch_dataset(objects, row, tmp_path / "dataset")
     assert drop_erased(warehouse, objects, before.dataset_id, NOW).trajectories == 0
+
+
+def test_the_copies_that_trainings_keep_are_forgotten_too(
+    warehouse: Warehouse, objects: DiskObjects, tmp_path: Path
+) -> None:
+    store(warehouse, attempts())
+    curated(warehouse, objects, "sft")
+    copy = tmp_path / "training" / "job-1" / "dataset"
+    fetch_dataset(objects, newest_dataset(warehouse, "job-1"), copy)
+    erase(warehouse)
+    forget_erased(warehouse, objects, ["job-1.r1", "being-made.r1"], NOW, copies=tmp_path / "training")
+    assert not copy.exists()
+    assert not erased_of(warehouse, "job-1.r1")
 
 
 def test_a_prompt_that_showed_an_erased_trajectory_shows_another_attempt_at_its_task(

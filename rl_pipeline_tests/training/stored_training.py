@@ -6,7 +6,7 @@ Everything is real but Dagster's daemon: a test takes the sensor's looks itself.
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -30,8 +30,10 @@ from rl_pipeline.environments.recording import Recorder
 from rl_pipeline.redaction.policy import RedactionKey, RedactionPolicy
 from rl_pipeline.redaction.redactor import Redactor
 from rl_pipeline.resources.ingest import IngestResource
+from rl_pipeline.resources.objects import ObjectsResource
 from rl_pipeline.resources.rewards import RewardsResource
 from rl_pipeline.resources.stream import StreamResource
+from rl_pipeline.resources.training import TrainingResource
 from rl_pipeline.resources.warehouse import WarehouseResource
 from rl_pipeline.rewards.configuration import DEFAULT_WEIGHTS
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
@@ -190,13 +192,15 @@ class TrainingPlace:
         algorithm: str = "sft",
         base_model: str = "strict",
         domains: Sequence[str] = ("general",),
+        filters: Mapping[str, Any] | None = None,
         priority: str = "normal",
         save_interval: int = 1,
         shadow: bool = False,
         **hyperparameters: Any,
     ) -> None:
         """Ask for a training."""
-        dataset = {"source": "clickhouse", "sample_size": 1000, "filter": {"task_domains": list(domains)}}
+        asked = {"task_domains": list(domains), **(filters or {})}
+        dataset = {"source": "clickhouse", "sample_size": 1000, "filter": asked}
         request = {
             "training_job_id": job_id,
             "timestamp": datetime.now(UTC),
@@ -289,6 +293,28 @@ class TrainingPlace:
                 tell=tell,
             )
             return carry_out_attempt(run, is_canceling=lambda: canceling)
+
+    def resources(self, clickhouse_url: str, **training: Any) -> dict[str, Any]:
+        """What Dagster's assets and sensors find all of this by."""
+        fields = {
+            "algorithm": "sft",
+            "base_model": "strict",
+            "work_directory": str(self.directory / "work"),
+            "import_directory": str(self.directory / "imports"),
+            "model_directory": str(self.directory / "models"),
+            "objects_url": str(self.directory),
+            "tracking_uri": self.tracking_uri,
+            "signing_key": self.signing_key.as_text(),
+            "public_keys": self.signing_key.public_text(),
+        }
+        return {
+            "stream": StreamResource(url=self.nats_url),
+            "warehouse": WarehouseResource(url=clickhouse_url, database=self.tables.database),
+            "ingest": IngestResource(redaction_key=REDACTION_KEY, objects_url=str(self.directory)),
+            "rewards": RewardsResource(weights=DEFAULT_WEIGHTS),
+            "training": TrainingResource(**{**fields, **training}),
+            "model_objects": ObjectsResource(url=str(self.directory / "released")),
+        }
 
     @property
     def environment(self) -> dict[str, str]:

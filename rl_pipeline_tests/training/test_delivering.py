@@ -1,5 +1,6 @@
 """What becomes of a training that has come to its end: who finds its checkpoint, and under which name."""
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -233,7 +234,7 @@ def test_the_result_of_an_attempt_is_what_its_status_tells(
     site = TrainingSite(tmp_path, tmp_path, gpu_hour_usd=2.0, cpu_hour_usd=0.005)
     released = store(finished, a_job("job"), deliveries.objects, KEY)
     result = result_of(FinishedTraining(spread, finished.work, finished.result), released, site, 10)
-    attempt = an_attempt(job_id="job", begun=True).ended("completed", datetime.now(UTC), result=_json(result))
+    attempt = an_attempt(job_id="job", begun=True).ended("completed", datetime.now(UTC), result=json.dumps(result))
     status = completed(attempt, datetime.now(UTC)).status
     assert status.resource_usage is not None
     told = status.resource_usage.model_dump(exclude_none=True)
@@ -242,12 +243,6 @@ def test_the_result_of_an_attempt_is_what_its_status_tells(
     assert status.artifacts.model_card == f"{released.url}/{MODEL_CARD}"
     assert status.evaluation_results is not None
     assert status.evaluation_results.improvement_over_baseline == 0.1
-
-
-def _json(result: dict[str, Any]) -> str:
-    import json
-
-    return json.dumps(result)
 
 
 @pytest.fixture
