@@ -13,7 +13,8 @@ from rl_pipeline.resources.ingest import IngestResource
 from rl_pipeline.resources.stream import StreamResource
 from rl_pipeline.resources.training import TrainingResource
 from rl_pipeline.resources.warehouse import WarehouseResource
-from rl_pipeline.stores.object_addresses import ObjectsAddress
+from rl_pipeline.stores.object_addresses import InvalidObjectsUrl, ObjectsAddress
+from rl_pipeline.stores.objects import CorruptObject
 from rl_pipeline.training.job_rows import import_failed, imported
 
 
@@ -43,7 +44,8 @@ def import_files(  # noqa: PLR0917 - Dagster passes them by name
                 job_id=config.job_id,
                 raw_objects=ingest.raw_objects().open,
             )
-        except ImportFailed as failed:
+        except (ImportFailed, InvalidObjectsUrl, CorruptObject) as failed:
+            # Another look at the same files finds the same; whatever else breaks it is tried again by the sensor.
             import_failed(messages, tables, config.job_id, str(failed), datetime.now(UTC))
             raise dg.Failure(str(failed)) from failed
         imported(tables, config.job_id, report.last_sequence, datetime.now(UTC))

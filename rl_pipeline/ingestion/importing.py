@@ -71,9 +71,13 @@ def files_below(directory: Path, path: str) -> Iterator[tuple[str, bytes]]:
     A request comes from far away: it must not read what else is on this machine.
     """
     root = directory.resolve()
-    place = (root / path).resolve()
-    if not place.is_relative_to(root) or not place.exists():
-        raise ImportFailed(f"there is no {path!r} in the directory of imports: put the files there")
+    try:
+        place = (root / path).resolve()
+        is_there = place.is_relative_to(root) and place.exists()
+    except (OSError, ValueError):  # a name that no file can have
+        is_there = False
+    if not is_there:
+        raise ImportFailed(f"there is no {path[:200]!r} in the directory of imports: put the files there")
     for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
         if _is_wanted(file.name) and file.is_file() and file.resolve().is_relative_to(root):
             yield str(file.relative_to(root)), file.read_bytes()

@@ -104,7 +104,8 @@ def told(plan_steps: int, seconds_per_step: float, stream: JetStream) -> list[Tr
     for step in range(1, plan_steps + 1):
         clock.now += seconds_per_step
         line: Line = {"phase": "training", "step": step, "total_steps": plan_steps, "epoch": 1, "total_epochs": 3}
-        messages.hear({**line, "eta_seconds": 5.0}, {"loss": 1 / step, "kl_divergence": -0.01})
+        reward = 0.9 if step == plan_steps // 2 else 0.5
+        messages.hear({**line, "eta_seconds": 5.0}, {"loss": 1 / step, "kl_divergence": -0.01, "reward_mean": reward})
         messages.hear({**line, "phase": "saving"}, {})
     messages.hear({"phase": "evaluation", "step": plan_steps, "total_steps": plan_steps}, {})
     messages.close("completed")
@@ -122,6 +123,8 @@ def test_a_job_says_each_percent_once_in_messages_of_the_contract(stream: JetStr
     assert last.metrics is not None
     assert last.metrics.current is not None
     assert last.metrics.current.loss == pytest.approx(1 / 5_000)
+    assert last.metrics.best is not None
+    assert (last.metrics.best.step, last.metrics.best.reward_mean) == (2_500, 0.9)
     assert last.metadata is not None
     assert last.metadata.attempt == 1
 

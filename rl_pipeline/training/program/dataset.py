@@ -12,7 +12,7 @@ from rl_pipeline.contracts.training_status import FailureCode
 from rl_pipeline.curation.manifest import MANIFEST, Manifest, ManifestUnreadable, read_manifest
 from rl_pipeline.errors import PipelineError
 
-CONVERSATIONS, PAIRS, PROMPTS = "conversations.parquet", "pairs.parquet", "prompts.parquet"
+CONVERSATIONS, PAIRS = "conversations.parquet", "pairs.parquet"
 ROLES = ("system", "user", "assistant", "tool")
 
 Split = Literal["train", "holdout"]

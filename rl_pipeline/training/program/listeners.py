@@ -11,10 +11,17 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
+from importlib.metadata import version
 from typing import Any, Generic, TypeVar
 
 from rl_pipeline.contracts import TrainingStatus, serialize, subject_of
-from rl_pipeline.contracts.training_status import CurrentMetrics, Metrics, Progress, TrainingStatusMetadata
+from rl_pipeline.contracts.training_status import (
+    BestMetrics,
+    CurrentMetrics,
+    Metrics,
+    Progress,
+    TrainingStatusMetadata,
+)
 from rl_pipeline.stores.stream import Stream
 from rl_pipeline.stores.tracker import RunOutcome, TrackedDataset, TrackedRun, Tracker, TrackerRefused
 from rl_pipeline.training.plan import TrainingPlan
@@ -116,11 +123,13 @@ class StatusMessages:
         self._said_at = 0.0
         self._count = 0
         self._figures: dict[str, float] = {}
+        self._best: BestMetrics | None = None
         self._outbox: Outbox[tuple[str, TrainingStatus]] = Outbox("NATS", lambda: _publishing(connect))
 
     def hear(self, line: Line, metrics: Mapping[str, float]) -> None:
         """Say it, if it is news."""
         self._figures |= {name: metrics[name] for name in FIGURES if name in metrics}
+        self._note_best(line, metrics)
         total = line.get("total_steps") or 0
         percent = min(100.0, 100 * line["step"] / total) if total else 0.0
         if line["phase"] == "saving":
@@ -140,6 +149,11 @@ class StatusMessages:
         """Send what is left."""
         self._outbox.close()
 
+    def _note_best(self, line: Line, metrics: Mapping[str, float]) -> None:
+        reward = metrics.get("reward_mean")
+        if reward is not None and (self._best is None or reward > (self._best.reward_mean or 0.0)):
+            self._best = BestMetrics(epoch=line.get("epoch"), step=line.get("step"), reward_mean=reward)
+
     def _status(self, line: Line, percent: float) -> TrainingStatus:
         return TrainingStatus(
             training_job_id=self._plan.job_id,
@@ -153,9 +167,14 @@ class StatusMessages:
                 percent_complete=round(percent, 2),
                 eta_seconds=line.get("eta_seconds"),
             ),
-            metrics=Metrics(current=CurrentMetrics(**self._figures)) if self._figures else None,
+            metrics=Metrics(current=CurrentMetrics(**self._figures), best=self._best) if self._figures else None,
             metadata=TrainingStatusMetadata.model_validate(
-                {"training_platform": "trl", "attempt": self._plan.attempt, "phase": line["phase"]}
+                {
+                    "training_platform": "trl",
+                    "pytorch_version": version("torch"),
+                    "attempt": self._plan.attempt,
+                    "phase": line["phase"],
+                }
             ),
         )
 

@@ -14,8 +14,9 @@ from transformers import TrainerCallback, set_seed
 from rl_pipeline.training.deepspeed_config import join_processes
 from rl_pipeline.training.exits import Exit
 from rl_pipeline.training.plan import TrainingPlan
-from rl_pipeline.training.program.dataset import PROMPTS, manifest_of
+from rl_pipeline.training.program.dataset import manifest_of
 from rl_pipeline.training.program.models import BaseModelMissing, deliver, load_tokenizer
+from rl_pipeline.training.program.prompts import PROMPTS
 from rl_pipeline.training.program.reporting import Reporter, peak_memory_gb
 from rl_pipeline.training.program.saving import Resumable
 from rl_pipeline.training.program.session import Session
