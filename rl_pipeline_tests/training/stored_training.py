@@ -44,23 +44,24 @@ from rl_pipeline.stores.lease import keep
 from rl_pipeline.stores.mlflow_tracker import MLflowTracker
 from rl_pipeline.stores.object_addresses import ObjectsAddress
 from rl_pipeline.stores.objects import Objects
-from rl_pipeline.stores.topology import TRAJECTORIES, bootstrap
+from rl_pipeline.stores.topology import TRAINING, TRAJECTORIES, bootstrap
 from rl_pipeline.training.advancing import TRAINING_LEASE, Tick, advance
 from rl_pipeline.training.attempting import FinishedTraining
 from rl_pipeline.training.base_models import BaseModels
+from rl_pipeline.training.cancelling import CANCELLATIONS_CONSUMER
 from rl_pipeline.training.carrying_out import AttemptRun, CompletedAttempt, carry_out_attempt
 from rl_pipeline.training.checkpoints import saving
 from rl_pipeline.training.job_rows import attempts_of, begin_attempt, job_of
 from rl_pipeline.training.jobs import Attempt, Job
 from rl_pipeline.training.plan import TrainingPlan
-from rl_pipeline.training.requests import Defaults
+from rl_pipeline.training.requests import REQUESTS_CONSUMER, Defaults
 from rl_pipeline.training.signing import PublicKeys, SigningKey, new_signing_key
 from rl_pipeline.training.site import TrainingSite
 from rl_pipeline.training.statuses import STATUS_SUBJECT
 from rl_pipeline.training.work_directory import WorkDirectory
 from rl_pipeline_tests.fixtures.ingest import REDACTION_KEY
 from rl_pipeline_tests.fixtures.nats import remove_all_streams
-from rl_pipeline_tests.training.job_tables import migrated_database
+from rl_pipeline_tests.training.job_tables import migrated_database, wait_for_pending
 
 WORLD = CraftingWorld()
 # Nobody answers there, and at once.
@@ -193,6 +194,7 @@ class TrainingPlace:
         base_model: str = "strict",
         domains: Sequence[str] = ("general",),
         filters: Mapping[str, Any] | None = None,
+        source: Mapping[str, Any] | None = None,
         priority: str = "normal",
         save_interval: int = 1,
         shadow: bool = False,
@@ -200,7 +202,7 @@ class TrainingPlace:
     ) -> None:
         """Ask for a training."""
         asked = {"task_domains": list(domains), **(filters or {})}
-        dataset = {"source": "clickhouse", "sample_size": 1000, "filter": asked}
+        dataset = {"source": "clickhouse", "sample_size": 1000, "filter": asked, **(source or {})}
         request = {
             "training_job_id": job_id,
             "timestamp": datetime.now(UTC),
@@ -364,8 +366,11 @@ class TrainingPlace:
         return begin_attempt(self.tables, attempt.job_id, f"run-{attempt.number}", datetime.now(UTC))
 
     def _publish(self, content: TrainingRequest | TrainingCancel) -> None:
+        consumer = REQUESTS_CONSUMER if isinstance(content, TrainingRequest) else CANCELLATIONS_CONSUMER
+        known = self.messages.request(f"CONSUMER.INFO.{TRAINING.name}.{consumer}")["num_pending"]
         message = outgoing_message(content)
         self.messages.publish(message.subject, message.data, message.message_id)
+        wait_for_pending(self.messages, consumer, known + 1)
 
 
 def _works_in(process: psutil.Process, directory: Path) -> bool:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from rl_pipeline.training.program.dataset import UnreadableRows, UnusableMessages, parse_messages, read_demonstrations
+from rl_pipeline.training.program.models import load_tokenizer
 from rl_pipeline.training.program.tokens import ChatTokens, NoChatTemplate, Rendered
-from rl_pipeline_tests.training.tiny_jobs import Messages, said, tiny_tokenizer, write_dataset
+from rl_pipeline_tests.training.tiny_jobs import Messages, said, tiny_tokenizer, write_dataset, write_tiny_model
 
 CHATML = """{% for message in messages %}<|im_start|>{{ message.role }}
 {{ message.content }}<|im_end|>
@@ -86,6 +87,15 @@ def test_the_tokens_are_those_that_the_model_reads_when_it_is_used() -> None:
     for tokenizer in TOKENIZERS.values():
         used = tokenizer.apply_chat_template(EPISODE, tokenize=True, return_dict=False)
         assert ChatTokens(tokenizer).render(EPISODE).input_ids == used
+
+
+def test_a_tokenizer_is_loaded_with_its_own_rules_and_delivered_with_them(tmp_path: Path) -> None:
+    write_tiny_model(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    decomposed = "e\u0301 1234"  # the rules of the model's family would compose the one and split the other
+    assert loaded.decode(loaded(decomposed)["input_ids"]) == decomposed
+    loaded.save_pretrained(tmp_path / "delivered")
+    assert load_tokenizer(tmp_path / "delivered")(decomposed)["input_ids"] == tiny_tokenizer()(decomposed)["input_ids"]
 
 
 def test_calls_of_tools_are_learnt_and_their_arguments_are_not_quoted_twice() -> None:

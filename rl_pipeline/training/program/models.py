@@ -15,6 +15,7 @@ from transformers import (
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
 )
 
 from rl_pipeline.errors import PipelineError
@@ -72,7 +73,9 @@ def training_arguments(session: Session) -> dict[str, Any]:
 
 def load_tokenizer(base: Path) -> PreTrainedTokenizerBase:
     """The base model's own, with a token to pad with."""
-    tokenizer = AutoTokenizer.from_pretrained(base)
+    # For a known family of models AutoTokenizer puts that family's rules in place of those that the file has.
+    as_it_is = (base / "tokenizer.json").exists()
+    tokenizer = (PreTrainedTokenizerFast if as_it_is else AutoTokenizer).from_pretrained(base)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer

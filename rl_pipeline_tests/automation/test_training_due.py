@@ -1,0 +1,106 @@
+"""When the pipeline asks for a training by itself, and that a tick says why it did or did not."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from rl_pipeline.automation.training_due import training_due, training_schedule
+from rl_pipeline.contracts import TrainingRequest, parse_message
+from rl_pipeline.definitions import build_definitions
+from rl_pipeline.embedded.nats_server import NatsServer
+from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
+from rl_pipeline.stores.jetstream import JetStream
+from rl_pipeline_tests.training.job_tables import emptied, migrated_database, store_trajectories
+from rl_pipeline_tests.training.stored_training import TrainingPlace
+
+TWO_O_CLOCK = datetime(2026, 2, 1, 2, tzinfo=UTC)
+THRESHOLD, MIN_NEW = 20, 5
+
+
+@pytest.fixture(scope="module")
+def tables(clickhouse_url: str) -> Iterator[ClickHouseWarehouse]:
+    with migrated_database(clickhouse_url) as database:
+        yield database
+
+
+@pytest.fixture
+def place(tables: ClickHouseWarehouse, stream: JetStream, nats_server: NatsServer, tmp_path: Path) -> TrainingPlace:
+    return TrainingPlace(stream, emptied(tables), nats_server.url, tmp_path)
+
+
+@pytest.fixture
+def resources(place: TrainingPlace, clickhouse_url: str) -> dict[str, Any]:
+    return place.resources(clickhouse_url, threshold=THRESHOLD, min_new=MIN_NEW)
+
+
+def rewarded(place: TrainingPlace, count: int) -> None:
+    store_trajectories(place.tables, count, scored=count, at=datetime.now(UTC) - timedelta(hours=1))
+
+
+def sensed(resources: dict[str, Any]) -> str:
+    """The reason that a tick of the sensor leaves behind."""
+    names = ("stream", "warehouse", "training")
+    context = dg.build_sensor_context(resources={name: resources[name] for name in names})
+    outcome = training_due.evaluate_tick(context)
+    assert not outcome.run_requests
+    return str(outcome.skip_message)
+
+
+def scheduled(resources: dict[str, Any]) -> str:
+    """The reason that a tick of the schedule leaves behind."""
+    names = ("stream", "warehouse", "training")
+    context = dg.build_schedule_context(
+        resources={name: resources[name] for name in names}, scheduled_execution_time=TWO_O_CLOCK
+    )
+    outcome = training_schedule("0 2 * * *").evaluate_tick(context)
+    assert not outcome.run_requests
+    return str(outcome.skip_message)
+
+
+def requests(place: TrainingPlace) -> list[TrainingRequest]:
+    last = place.messages.state("RL_TRAINING").last_sequence
+    stored = [one for batch in place.messages.read("RL_TRAINING", 1, last, 10) for one in batch] if last else []
+    return [parse_message(one.subject, one.data) for one in stored if "request" in one.subject]  # type: ignore[misc]
+
+
+def test_too_few_new_trajectories_ask_for_nothing_and_the_tick_says_how_many(
+    place: TrainingPlace, resources: dict[str, Any]
+) -> None:
+    rewarded(place, THRESHOLD - 1)
+    assert sensed(resources) == "19 new trajectories since the last job, 20 are needed"
+    assert requests(place) == []
+
+
+def test_enough_new_trajectories_ask_for_a_training_once(place: TrainingPlace, resources: dict[str, Any]) -> None:
+    rewarded(place, THRESHOLD)
+    for _ in range(2):
+        assert "(normal): 20 new trajectories since the last job" in sensed(resources)
+    [asked] = requests(place)
+    assert (asked.trigger_reason, asked.priority, asked.requester) == ("threshold_reached", "normal", "rl-pipeline")
+    assert asked.training_config.dataset.source == "clickhouse"
+    place.look()
+    assert sensed(resources) == f"the job {asked.training_job_id} is under way"
+    assert len(requests(place)) == 1
+
+
+def test_the_schedule_says_why_it_skips_and_asks_when_something_is_new(
+    place: TrainingPlace, resources: dict[str, Any]
+) -> None:
+    rewarded(place, MIN_NEW - 1)
+    assert scheduled(resources) == "4 new trajectories since the last training, the schedule needs 5"
+    assert requests(place) == []
+    emptied(place.tables)
+    rewarded(place, MIN_NEW)
+    assert "(normal): 5 new trajectories since the last training" in scheduled(resources)
+    [asked] = requests(place)
+    assert (asked.trigger_reason, asked.priority) == ("scheduled", "normal")
+
+
+def test_the_schedule_is_at_two_o_clock_utc_and_on() -> None:
+    schedule = build_definitions().resolve_schedule_def("train_at_night")
+    assert (schedule.cron_schedule, schedule.execution_timezone) == ("0 2 * * *", "UTC")
+    assert schedule.default_status == dg.DefaultScheduleStatus.RUNNING
