@@ -8,6 +8,11 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.remote_origin import (  # what a run in the queue has to know, and nobody else
+    RegisteredCodeLocationOrigin,
+    RemoteJobOrigin,
+    RemoteRepositoryOrigin,
+)
 
 from rl_pipeline.automation.training_requested import training_requested
 from rl_pipeline.definitions import build_definitions
@@ -69,7 +74,14 @@ def create_run(
 ) -> dg.DagsterRun:
     """The run as Dagster's daemon makes it of what a sensor asks for."""
     job = build_definitions().resolve_job_def(str(request.job_name))
-    return instance.create_run_for_job(job, tags=dict(request.tags), run_config=request.run_config, status=status)
+    repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("rl_pipeline"), "__repository__")
+    return instance.create_run_for_job(
+        job,
+        tags=dict(request.tags),
+        run_config=request.run_config,
+        status=status,
+        remote_job_origin=RemoteJobOrigin(repository, job.name),
+    )
 
 
 def started(resources: dict[str, Any], instance: dg.DagsterInstance) -> dg.DagsterRun:
@@ -98,7 +110,7 @@ def test_a_repeated_request_starts_nothing_twice(
     [first] = tick(resources, instance).run_requests or []
     last = place.messages.state("RL_TRAINING").last_sequence
     [asked] = [one for batch in place.messages.read("RL_TRAINING", 1, last, 10) for one in batch][:1]
-    place.messages.publish(REQUEST, asked.data, "the same again, under another message id")
+    place.messages.publish(REQUEST, asked.data, "the-same-under-another-message-id")
     wait_for_pending(place.messages, REQUESTS_CONSUMER, 1)
     assert keys(tick(resources, instance)) == [first.run_key], "Dagster starts a key once"
     create_run(instance, first)
@@ -152,7 +164,7 @@ def test_an_invalid_request_is_answered_with_failed_and_a_dead_letter(
     [status] = place.statuses("job")
     assert status.error is not None
     assert (status.status, status.error.code) == ("failed", "DATA")
-    letter = show_dead_letter(place.messages, "RL_TRAINING", sequence, 0)
+    letter = show_dead_letter(place.messages, "RL_TRAINING", sequence)
     assert (letter.subject, letter.message_id) == (REQUEST, "job")
     assert "northwind" not in letter.excerpt
 
@@ -160,7 +172,7 @@ def test_an_invalid_request_is_answered_with_failed_and_a_dead_letter(
 def test_a_cancelled_job_takes_its_run_out_of_the_queue(
     place: TrainingPlace, resources: dict[str, Any], tmp_path: Path
 ) -> None:
-    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster"), overrides=QUEUE) as instance:
+    with dg.DagsterInstance.local_temp(str(tmp_path), overrides=QUEUE) as instance:
         place.ask("job")
         [request] = tick(resources, instance).run_requests or []
         run = create_run(instance, request, dg.DagsterRunStatus.QUEUED)
