@@ -198,6 +198,7 @@ class TrainingPlace:
         priority: str = "normal",
         save_interval: int = 1,
         shadow: bool = False,
+        evaluation: bool = True,
         **hyperparameters: Any,
     ) -> None:
         """Ask for a training."""
@@ -216,6 +217,7 @@ class TrainingPlace:
                 "checkpointing": {"save_interval": save_interval},
                 "hyperparameters": hyperparameters,
             },
+            "evaluation": {"enabled": evaluation},
             "metadata": {"shadow": shadow},
         }
         self._publish(TrainingRequest.model_validate(request))

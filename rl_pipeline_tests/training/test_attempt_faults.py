@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,11 +29,11 @@ from rl_pipeline_tests.training.stored_training import (
 )
 
 EPISODES = recorded_episodes(60, 3)
-# The last attempt at a task is the clumsiest, and has turns enough.
-POISON = unanswered(next(one for one in EPISODES if len(one.turns) >= 4))
+# Worth to be imitated, with turns enough to be silent in one.
+POISON = unanswered(next(one for one in EPISODES if one.task_context.task_status == "success" and len(one.turns) >= 4))
 SOUND = [one for one in EPISODES if one.trajectory_id != POISON.trajectory_id]
-# Longer than any test takes, but for loading, which takes as long as the machine is busy with others.
-ENDLESS = {"max_steps": 100_000, "learning_rate": 1e-3, "batch_size": 4}
+# More steps than any test waits for.
+ENDLESS: dict[str, Any] = {"max_steps": 100_000, "learning_rate": 1e-3, "batch_size": 4}
 
 
 @pytest.fixture(scope="module")
@@ -58,17 +59,18 @@ def place(
     return TrainingPlace(stream, without_jobs(scored), nats_server.url, tmp_path)
 
 
-def first_attempt(place: TrainingPlace) -> Attempt:
-    """The attempt that a look starts, with its dataset."""
+def first_attempt(place: TrainingPlace, job_id: str = "job", **asked: Any) -> Attempt:
+    """The first attempt at a job that is asked for, with its dataset. What it reaches is not measured."""
+    place.ask(job_id, evaluation=False, **asked)
     attempt = place.started()
     place.curated(attempt)
     return attempt
 
 
-def failing(place: TrainingPlace, attempt: Attempt, code: FailureCode, **how: object) -> Attempt:
+def failing(place: TrainingPlace, attempt: Attempt, code: FailureCode, **how: Any) -> Attempt:
     """Carry out an attempt that fails; it ends in its class, tells why, and leaves no process behind."""
     with pytest.raises(TrainingFailed) as failed:
-        place.carry_out(attempt, **how)  # type: ignore[arg-type]
+        place.carry_out(attempt, **how)
     assert failed.value.failure.code == code, failed.value
     ended = place.attempts(attempt.job_id)[-1]
     assert (ended.outcome, ended.failure_code) == ("failed", code)
@@ -88,8 +90,8 @@ def said_of_retry(place: TrainingPlace, failed: Attempt) -> Failure:
 
 def test_memory_that_runs_out_is_met_with_half_the_micro_batch_and_the_same_batch(place: TrainingPlace) -> None:
     limit = 3.3
-    place.ask("job", base_model="broad", batch_size=64, micro_batch=64, max_steps=1, learning_rate=1e-3)
-    failed = failing(place, first_attempt(place), "OOM", memory_limit_gb=limit)
+    attempt = first_attempt(place, base_model="broad", batch_size=64, micro_batch=64, max_steps=1, learning_rate=1e-3)
+    failed = failing(place, attempt, "OOM", memory_limit_gb=limit)
     planned = TrainingPlan.model_validate_json(failed.plan)
     assert (planned.optimization.micro_batch, planned.optimization.accumulation) == (64, 1)
     again = place.started()
@@ -108,8 +110,7 @@ def test_memory_that_runs_out_is_met_with_half_the_micro_batch_and_the_same_batc
 
 
 def test_a_store_that_is_away_costs_ten_minutes_and_no_training(place: TrainingPlace) -> None:
-    place.ask("job", max_steps=2, learning_rate=1e-3)
-    attempt = first_attempt(place)
+    attempt = first_attempt(place, max_steps=2, learning_rate=1e-3)
     away = S3Objects(s3_client(NOWHERE, "us-east-1", "tests", "tests"), "models", "")
     failed = failing(place, attempt, "INFRA", models=away)
     trained = verify(place.work(attempt).final)
@@ -127,8 +128,7 @@ def test_a_store_that_is_away_costs_ten_minutes_and_no_training(place: TrainingP
 
 def test_a_loss_that_is_no_number_halves_the_learning_rate_from_the_last_good_state(place: TrainingPlace) -> None:
     # The first step of the warm-up moves nothing, the second everything.
-    place.ask("job", max_steps=50, learning_rate=1e38, schedule="linear", warmup_share=0.1)
-    attempt = first_attempt(place)
+    attempt = first_attempt(place, max_steps=50, learning_rate=1e38, schedule="linear", warmup_share=0.1)
     failed = failing(place, attempt, "CONVERGENCE")
     again = place.started()
     assert again.starts_from == "checkpoint"
@@ -143,9 +143,7 @@ def test_a_loss_that_is_no_number_halves_the_learning_rate_from_the_last_good_st
 
 
 def test_a_row_that_cannot_be_read_is_kept_out_of_the_next_dataset(place: TrainingPlace) -> None:
-    place.ask("job", domains=("general", "research"), max_steps=2)
-    attempt = place.started()
-    first = place.curated(attempt)
+    attempt = first_attempt(place, domains=("general", "research"), max_steps=2)
     failed = failing(place, attempt, "DATA")
     found = place.tables.query("SELECT job_id, trajectory_id FROM quarantined_trajectories FINAL").rows()
     assert found == [("job", POISON.trajectory_id)]
@@ -154,13 +152,8 @@ def test_a_row_that_cannot_be_read_is_kept_out_of_the_next_dataset(place: Traini
     assert (again.number, again.starts_from) == (2, "dataset")
     second = place.curated(again)
     assert (second.dataset_id, second.report.left_out["quarantined"]) == ("job.r2", 1)
-    assert second.report.kept == first.report.kept - 1
-    rows = place.tables.query("SELECT dataset_id FROM dataset_provenance WHERE trajectory_id = {id:String}", poisoned())
-    assert set(rows["dataset_id"]) == {"job.r1"}
-
-
-def poisoned() -> dict[str, str]:
-    return {"id": POISON.trajectory_id}
+    holding = "SELECT dataset_id FROM dataset_provenance WHERE trajectory_id = {id:String}"
+    assert set(place.tables.query(holding, {"id": POISON.trajectory_id})["dataset_id"]) == {"job.r1"}
 
 
 def at_step(do: Callable[[], object]) -> Callable[[str], None]:
@@ -178,13 +171,13 @@ def test_a_process_that_stands_still_is_ended_with_its_group_and_tried_again(
     place: TrainingPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rl_pipeline.training.watching.LOADING_FACTOR", 200.0)
-    place.ask("job", **ENDLESS)
 
     def freeze() -> None:
         [rank] = [one for one in place.processes("job") if "rl_pipeline.training.process_guard" not in one.cmdline()]
         rank.send_signal(signal.SIGSTOP)
 
-    failed = failing(place, first_attempt(place), "TIMEOUT", tell=at_step(freeze), stall_seconds=3.0)
+    attempt = first_attempt(place, **ENDLESS)
+    failed = failing(place, attempt, "TIMEOUT", tell=at_step(freeze), stall_seconds=3.0)
     assert place.look().starts == []
     assert said_of_retry(place, failed).message == failed.message
     again = place.started(timedelta(seconds=61))
@@ -224,8 +217,7 @@ def test_an_interrupted_run_saves_its_state_ends_its_program_and_says_why(
     for number, (happens, canceling, outcome, code, told) in enumerate(INTERRUPTIONS[:count]):
         job_id = f"job-{number}"
         without_jobs(place.tables)
-        place.ask(job_id, save_interval=100_000, **ENDLESS)
-        attempt = first_attempt(place)
+        attempt = first_attempt(place, job_id, save_interval=100_000, **ENDLESS)
         interrupts = at_step(lambda: happens(place, job_id))  # noqa: B023 - called before the next round
         with pytest.raises(KeyboardInterrupt):
             place.carry_out(attempt, tell=interrupts, canceling=canceling)

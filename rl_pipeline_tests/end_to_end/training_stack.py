@@ -1,0 +1,130 @@
+"""A running stack that trains the small model, and what tests ask of it."""
+
+import json
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import psutil
+
+from rl_pipeline.collection.publishing import outgoing_message
+from rl_pipeline.contracts import TrainingRequest, TrainingStatus, Trajectory, parse_message
+from rl_pipeline.embedded.record import settings_of_running_stack
+from rl_pipeline.environments.crafting import CraftingWorld
+from rl_pipeline.environments.recording import Recorder
+from rl_pipeline.opening import open_stream, open_warehouse
+from rl_pipeline.settings import Settings
+from rl_pipeline_tests.end_to_end.running_stack import RunningStack, run_command
+from rl_pipeline_tests.waiting import wait_until
+
+TASKS, ATTEMPTS = 80, 4
+THRESHOLD = TASKS * ATTEMPTS
+STATUS_SUBJECT = "agent.rl.training.status.v1"
+
+
+def episodes_of(directory: Path, seed: int) -> list[Trajectory]:
+    """Attempts of a model at crafting, several at each task."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from rl_pipeline.training.program.generation import play_with_model
+
+    world = CraftingWorld()
+    tasks = [task for task in world.tasks(TASKS, seed=seed, tiers=(1, 2)) for _ in range(ATTEMPTS)]
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(directory), AutoTokenizer.from_pretrained(directory)
+    played = play_with_model(world, tasks, model, tokenizer, generator=torch.Generator().manual_seed(seed))
+    recorder = Recorder(world, "crafting-agent", "embedded-small", "embedded-small-base", 1.0)
+    return recorder.record([one.episode for one in played], start=datetime.now(UTC), randomness=Random(seed))
+
+
+class TrainingStack:
+    """A running stack, and what is asked of it here."""
+
+    def __init__(self, stack: RunningStack) -> None:
+        self.stack = stack
+        self.settings = settings_of_running_stack(Settings(rl_pipeline_home=stack.home), stack.record)
+
+    def query(self, sql: str, **parameters: Any) -> list[dict[str, Any]]:
+        with closing(open_warehouse(self.settings)) as tables:
+            return tables.query(sql, parameters).to_dicts()
+
+    def publish_episodes(self, model: Path) -> None:
+        """What the model does at tasks that it half knows: the experience that it learns from."""
+        made = episodes_of(model, seed=1)
+        with open_stream(self.settings) as stream:
+            stream.publish_many(outgoing_message(one) for one in made)
+
+    def ask(self, *arguments: str) -> str:
+        """Ask for a training; the id of its job."""
+        asked = run_command(self.stack.home, "train", *arguments)
+        assert asked.returncode == 0, asked.stderr
+        return asked.stdout.split()[-1]
+
+    def request(self, algorithm: str, stage: int) -> str:
+        """Ask by a message of one's own; the id of the job."""
+        asked = {
+            "training_job_id": f"{algorithm}-under-zero-{stage}",
+            "timestamp": datetime.now(UTC),
+            "requester": "tests",
+            "trigger_reason": "manual",
+            "training_config": {
+                "algorithm": algorithm,
+                "dataset": {"source": "nats_stream", "stream_name": "RL_TRAJECTORIES"},
+                "compute": {"zero_stage": stage},
+            },
+        }
+        message = outgoing_message(TrainingRequest.model_validate(asked))
+        with open_stream(self.settings) as stream:
+            stream.publish(message.subject, message.data, message.message_id)
+        return message.message_id
+
+    def state(self, job: str) -> str:
+        found = self.query("SELECT state FROM training_jobs FINAL WHERE job_id = {job:String}", job=job)
+        return str(found[0]["state"]) if found else ""
+
+    def await_end(self, job: str, expected: str) -> None:
+        def ended() -> str | None:
+            state = self.state(job)
+            return state if state in ("completed", "failed", "cancelled") else None
+
+        assert wait_until(ended, f"the end of {job}", seconds=400) == expected, self.attempts(job)
+
+    def attempts(self, job: str) -> list[dict[str, Any]]:
+        return self.query("SELECT * FROM training_attempts FINAL WHERE job_id = {job:String} ORDER BY attempt", job=job)
+
+    def result(self, job: str) -> dict[str, Any]:
+        result: dict[str, Any] = json.loads(self.attempts(job)[-1]["result"])
+        return result
+
+    def statuses(self, job: str) -> list[TrainingStatus]:
+        with open_stream(self.settings) as stream:
+            last = stream.state("RL_TRAINING").last_sequence
+            stored = [message for batch in stream.read("RL_TRAINING", 1, last, 500) for message in batch]
+        found = [parse_message(one.subject, one.data) for one in stored if one.subject == STATUS_SUBJECT]
+        return [one for one in found if isinstance(one, TrainingStatus) and one.training_job_id == job]
+
+    def processes(self, job: str) -> list[psutil.Process]:
+        """The processes of a job's program, whoever their parents are."""
+        found = []
+        for process in psutil.process_iter(["cmdline", "status"]):
+            words = process.info["cmdline"] or []
+            if any(job in word for word in words) and process.info["status"] != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        return found
+
+    def progress(self, job: str) -> list[dict[str, Any]]:
+        files = sorted((self.stack.home / "training" / job).glob("attempt-*/progress.jsonl"))
+        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+    def await_step(self, job: str) -> None:
+        wait_until(lambda: any(line.get("step") for line in self.progress(job)), f"a step of {job}", seconds=300)
+
+
+def trained(training: TrainingStack, job: str) -> dict[str, Any]:
+    """The result of a job that must complete, really under DeepSpeed and in two processes."""
+    training.await_end(job, "completed")
+    result = training.result(job)
+    assert (result["engine"], result["processes"]) == ("DeepSpeedEngine", 2)
+    return result
