@@ -144,6 +144,7 @@ def test_a_filter_that_cannot_be_fails_the_job_with_the_reason_and_is_not_tried_
 def test_a_store_that_is_away_is_tried_again_later(
     place: TrainingPlace, clickhouse_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("boto3.DEFAULT_SESSION", None)  # which remembers the credentials that it found first
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tests")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "tests")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")

@@ -97,6 +97,7 @@ def test_what_cannot_be_imported_fails_the_job_with_the_reason_and_is_not_tried_
 @pytest.fixture
 def bucket(s3_server: S3Server, s3_client: Any, s3_bucket: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """The address of a bucket with two months of files, to which boto3 finds the credentials."""
+    monkeypatch.setattr("boto3.DEFAULT_SESSION", None)  # which remembers the credentials that it found first
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server.access_key)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_server.secret_key)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
