@@ -58,7 +58,7 @@ from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.stores.mlflow_tracker import MLflowTracker
 from rl_pipeline.stores.topology import bootstrap
 from rl_pipeline.stores.tracker import TrackedDataset
-from rl_pipeline.training.plan import TrainingPlan
+from rl_pipeline.training.plans.plan import TrainingPlan
 from rl_pipeline.training.program.dataset import manifest_of
 from rl_pipeline.training.program.imitation import demonstrations, imitation_trainer
 from rl_pipeline.training.program.listeners import StatusMessages, TrackedFigures

@@ -107,7 +107,7 @@ def cancel(
     from rl_pipeline.contracts import TrainingCancel
     from rl_pipeline.contracts.registry import validated
     from rl_pipeline.opening import current_settings, open_stream, open_warehouse
-    from rl_pipeline.training.job_rows import find_job
+    from rl_pipeline.training.jobs.rows import find_job
 
     settings = current_settings()
     asked = {"training_job_id": job, "timestamp": datetime.now(UTC), "requester": _REQUESTER, "reason": reason}
@@ -128,8 +128,8 @@ def jobs(
 ) -> None:
     """The training jobs and where each stands, or all that is known of one."""
     from rl_pipeline.opening import current_settings, open_warehouse
-    from rl_pipeline.training.job_rows import attempts_of, newest_jobs
-    from rl_pipeline.training.reports import job_report
+    from rl_pipeline.training.jobs.reports import job_report
+    from rl_pipeline.training.jobs.rows import attempts_of, newest_jobs
 
     with closing(open_warehouse(current_settings())) as tables:
         if job is None:
@@ -156,7 +156,7 @@ def publish_request(request: "TrainingRequest") -> str:
     from rl_pipeline.collection.publishing import outgoing_message
     from rl_pipeline.opening import current_settings, open_stream, open_warehouse
     from rl_pipeline.stores.warehouse import WarehouseError, WarehouseUnavailable
-    from rl_pipeline.training.reports import announcement, next_job_number
+    from rl_pipeline.training.jobs.reports import announcement, next_job_number
 
     settings = current_settings()
     message = outgoing_message(request)

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl_pipeline.training.exits import EXIT_OF_FAILURE, Exit, write_failure
-from rl_pipeline.training.plan import TrainingPlan
+from rl_pipeline.training.launching.exits import EXIT_OF_FAILURE, Exit, write_failure
+from rl_pipeline.training.plans.plan import TrainingPlan
 from rl_pipeline.training.program.failing import failure_of
 from rl_pipeline.training.program.reporting import Listener, Reporter
 from rl_pipeline.training.program.stopping import StoppedOnRequest, StopRequest, die_with_parent
@@ -125,7 +125,8 @@ def _limited_memory(gigabytes: float | None) -> Iterator[None]:
 def _listeners(plan: TrainingPlan, work: WorkDirectory) -> list[Listener]:
     """Who hears of this training: NATS, MLflow, and Dagster if it started the program."""
     from rl_pipeline.errors import PipelineError
-    from rl_pipeline.opening import current_settings, open_stream
+    from rl_pipeline.opening import open_stream
+    from rl_pipeline.settings import load_settings
     from rl_pipeline.stores.mlflow_tracker import MLflowTracker
     from rl_pipeline.training.program.listeners import LogLines, StatusMessages, TrackedFigures
 
@@ -136,7 +137,7 @@ def _listeners(plan: TrainingPlan, work: WorkDirectory) -> list[Listener]:
         pipes = open_dagster_pipes()
         listeners.append(LogLines(pipes.log.info, pipes.close))
     try:
-        settings = current_settings()
+        settings = load_settings()
     except PipelineError as error:
         _log.warning("neither NATS nor MLflow hears of this training: %s", error)
         return listeners
@@ -144,17 +145,17 @@ def _listeners(plan: TrainingPlan, work: WorkDirectory) -> list[Listener]:
     return [
         *listeners,
         StatusMessages(plan, lambda: open_stream(settings)),
-        TrackedFigures(plan, lambda: _tracked_dataset(work), tracker),
+        TrackedFigures(plan, lambda: _tracked_dataset(plan, work), tracker),
     ]
 
 
-def _tracked_dataset(work: WorkDirectory) -> "TrackedDataset":
+def _tracked_dataset(plan: TrainingPlan, work: WorkDirectory) -> "TrackedDataset":
     from rl_pipeline.stores.tracker import TrackedDataset
     from rl_pipeline.training.program.dataset import manifest_of
 
     manifest = manifest_of(work.dataset)
     figures = {name: value for name, value in manifest.summary.items() if isinstance(value, int | float)}
-    return TrackedDataset(manifest.dataset_id, manifest.hash, manifest.dataset_id, figures)
+    return TrackedDataset(manifest.dataset_id, manifest.hash, plan.dataset_url, figures)
 
 
 def _leave(code: Exit) -> None:

@@ -1,20 +1,40 @@
 """The trainer's tools, called as its profile writes them."""
 
 import json
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from rl_pipeline.contracts import ContractError, TrainingRequest
+from rl_pipeline.deployment.admission import NotAdmitted
+from rl_pipeline.deployment.releases import Releases
 from rl_pipeline.embedded.nats_server import NatsServer
+from rl_pipeline.serving.fetching import ModelElsewhere
+from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
+from rl_pipeline.stores.disk import DiskObjects
 from rl_pipeline.stores.jetstream import JetStream
+from rl_pipeline.stores.objects import InvalidKey
 from rl_pipeline.trainer_tools import (
     UnknownPattern,
+    deploy_to_tensorzero,
+    download_checkpoint,
     publish_nats,
     redact_sensitive_info,
+    run_benchmarks,
     subscribe_nats,
     validate_trajectory,
 )
+from rl_pipeline.training.checkpoints.releasing import CheckpointNotReleased, release
+from rl_pipeline.training.checkpoints.signing import SignatureRejected, new_signing_key
+from rl_pipeline.training.checkpoints.storage import saving
+from rl_pipeline.training.plans.plan import TrainingPlan
+from rl_pipeline.validation.storing import NothingToValidate, NotValidated
+from rl_pipeline.validation.suite import UnknownSuite
+from rl_pipeline_tests.training.job_tables import migrated_database
+from rl_pipeline_tests.validation.stored_reports import a_report, store_a_report, store_checkpoint
 
 [REQUEST] = TrainingRequest.model_json_schema()["examples"][:1]
 
@@ -69,3 +89,76 @@ def test_an_unknown_pattern_is_told_with_those_there_are(monkeypatch: pytest.Mon
     monkeypatch.setenv("REDACTION_KEY", "v1:a-key-for-tests-that-protects-nothing")
     with pytest.raises(UnknownPattern, match="no pattern 'shoe_size': use address, api_key"):
         redact_sensitive_info({}, patterns=["shoe_size"])
+
+
+@pytest.fixture
+def released(tmp_path: Path, small_model: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of a checkpoint of the small model, signed by whom this deployment trusts."""
+    key, plan = new_signing_key(), TrainingPlan(job_id="job", algorithm="rloo", base_model=str(small_model))
+    with saving(tmp_path / "final", {"job_id": "job", "step": 1, "created": datetime.now(UTC)}) as staging:
+        for file in small_model.iterdir():
+            if file.name != "recipe.json":  # as training leaves it
+                shutil.copy(file, staging)
+        (staging / "training_plan.json").write_text(plan.model_dump_json())
+    monkeypatch.setenv("MODEL_STORAGE_PATH", str(tmp_path / "store"))
+    monkeypatch.setenv("CHECKPOINT_PUBLIC_KEYS", key.public_text())
+    return release(tmp_path / "final", DiskObjects(tmp_path / "store"), "job/final", key).url
+
+
+def test_a_checkpoint_is_downloaded_whole_and_signed_or_not_at_all(
+    released: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = str(tmp_path / "checkpoints")
+    fetched = Path(download_checkpoint(released, local_path=place))
+    assert fetched == tmp_path / "checkpoints" / "job" / "final"
+    assert (fetched / "model.safetensors").read_bytes() == (tmp_path / "final" / "model.safetensors").read_bytes()
+    assert download_checkpoint(f"{released}/", local_path=place) == str(fetched)
+    with pytest.raises(CheckpointNotReleased):
+        download_checkpoint(released.replace("/job/", "/other/"), local_path=place)
+    with pytest.raises(ModelElsewhere, match="MODEL_STORAGE_PATH"):
+        download_checkpoint("s3://elsewhere/job/final", local_path=place)
+    with pytest.raises(InvalidKey):
+        download_checkpoint(released.replace("/job/", "/../../"), local_path=place)
+    monkeypatch.setenv("CHECKPOINT_PUBLIC_KEYS", new_signing_key().public_text())
+    with pytest.raises(SignatureRejected):
+        download_checkpoint(released, local_path=str(tmp_path / "untrusted"))
+    assert not (tmp_path / "untrusted" / "job" / "final").exists()
+
+
+def test_benchmarks_are_run_on_a_downloaded_checkpoint(released: str, tmp_path: Path) -> None:
+    model = download_checkpoint(released, local_path=str(tmp_path / "checkpoints"))
+    [(name, found)] = run_benchmarks(model, tasks=["tools"]).items()
+    assert (name, found["items"]) == ("tool_usage", 200)
+    assert 0 <= found["interval"][0] < found["score"] < found["interval"][1] <= 1
+    assert found["score"] > 0.3, "the suites are those of the world that it knows"
+    with pytest.raises(UnknownSuite, match="no benchmark 'poetry'"):
+        run_benchmarks(model, tasks=["poetry"])
+
+
+@pytest.fixture
+def tables(clickhouse_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClickHouseWarehouse]:
+    with migrated_database(clickhouse_url) as tables:
+        monkeypatch.setenv("CLICKHOUSE_URL", clickhouse_url)
+        monkeypatch.setenv("CLICKHOUSE_DATABASE", tables.database)
+        yield tables
+
+
+def test_a_validated_checkpoint_is_deployed_and_no_other(tables: ClickHouseWarehouse, tmp_path: Path) -> None:
+    with pytest.raises(NothingToValidate):
+        deploy_to_tensorzero("agent-zero-rl-v2.3", "s3://models/unknown")
+    path = store_checkpoint(tables, "job")
+    with pytest.raises(NotValidated):
+        deploy_to_tensorzero("agent-zero-rl-v2.3", path)
+    store_a_report(tables, tmp_path, "job", a_report("refuse"))
+    with pytest.raises(NotAdmitted, match="the model in service stays"):
+        deploy_to_tensorzero("agent-zero-rl-v2.3", path)
+    store_a_report(tables, tmp_path, "job", a_report(), datetime.now(UTC))
+    with pytest.raises(NotAdmitted, match="bolder"):
+        deploy_to_tensorzero("agent-zero-rl-v2.3", path, rollout_strategy="immediate")
+    told = deploy_to_tensorzero(model_id="agent-zero-rl-v2.3", checkpoint_path=f"{path}/", rollout_strategy="canary")
+    assert (told["model_id"], told["rollout_strategy"], told["state"]) == ("agent-zero-rl-v2.3", "canary", "waiting")
+    assert told["traffic_percentages"] == [10, 25, 50]
+    waiting = Releases(tables).of_job("job")
+    assert waiting is not None
+    assert (waiting.model.model_id, waiting.deployment_id) == ("agent-zero-rl-v2.3", told["deployment_id"])
+    assert deploy_to_tensorzero("another name", path) == told, "it is the same release"

@@ -13,7 +13,7 @@ from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.trainer_tools import request_training
-from rl_pipeline.training.job_rows import write_attempt, write_job
+from rl_pipeline.training.jobs.rows import write_attempt, write_job
 from rl_pipeline.training.spoken import EXAMPLE, UnclearSentence
 from rl_pipeline_tests.training.job_tables import emptied, migrated_database
 from rl_pipeline_tests.training.job_values import NOW, a_job, an_attempt

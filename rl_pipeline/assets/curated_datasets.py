@@ -6,16 +6,17 @@ from typing import Any
 import dagster as dg
 
 from rl_pipeline.assets.pictures import ranking, table
-from rl_pipeline.assets.runs import is_canceling
+from rl_pipeline.assets.runs import begun_attempt, is_canceling
 from rl_pipeline.assets.trajectory_rewards import trajectory_rewards
 from rl_pipeline.curation.curating import CuratedDataset, curate
 from rl_pipeline.curation.policy import CurationPolicy
 from rl_pipeline.partitions import training_jobs
 from rl_pipeline.resources.ingest import IngestResource
+from rl_pipeline.resources.stream import StreamResource
 from rl_pipeline.resources.training import TrainingResource
 from rl_pipeline.resources.warehouse import WarehouseResource
 from rl_pipeline.training.carrying_out import ending_in_its_row
-from rl_pipeline.training.job_rows import begin_attempt, end_attempt
+from rl_pipeline.training.jobs.rows import end_attempt
 
 _CHECKS = {
     "the_dataset_is_not_empty": (True, "There is something to train on."),
@@ -46,14 +47,18 @@ _CHECKS = {
 )
 def curated_datasets(
     context: dg.AssetExecutionContext,
+    stream: StreamResource,
     warehouse: WarehouseResource,
     ingest: IngestResource,
     training: TrainingResource,
 ) -> dg.MaterializeResult:  # type: ignore[type-arg]  # Dagster does not know it by its parameter
     """Choose the job's trajectories among all that are scored, and write them as the algorithm needs them."""
     now = datetime.now(UTC)
-    with warehouse.open() as tables:
-        job, attempts = begin_attempt(tables, context.partition_key, context.run_id, now)
+    with (
+        stream.open_with_leases() as (_, leases),
+        warehouse.open() as tables,
+        begun_attempt(context, tables, leases) as (job, attempts, _),
+    ):
         with ending_in_its_row(tables, attempts[-1], lambda: is_canceling(context)):
             redaction = ingest.policy()
             dataset = curate(

@@ -2,28 +2,22 @@
 
 import base64
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
 
 from rl_pipeline.assets.curated_datasets import curated_datasets
 from rl_pipeline.assets.pictures import table
-from rl_pipeline.assets.runs import is_canceling
+from rl_pipeline.assets.runs import begun_attempt, is_canceling
 from rl_pipeline.partitions import training_jobs
 from rl_pipeline.resources.objects import ObjectsResource
 from rl_pipeline.resources.stream import StreamResource
 from rl_pipeline.resources.training import TrainingResource
 from rl_pipeline.resources.warehouse import WarehouseResource
 from rl_pipeline.settings import child_environment, load_settings
-from rl_pipeline.stores.lease import keep
-from rl_pipeline.training.advancing import TRAINING_LEASE
 from rl_pipeline.training.attempting import TrainingFailed, TrainingStopped
 from rl_pipeline.training.carrying_out import AttemptRun, CompletedAttempt, carry_out_attempt
-from rl_pipeline.training.job_rows import begin_attempt
 
-# The lease outlives a short absence of NATS, and ends soon after a machine that is gone.
-_LEASE_SECONDS = 60
 _LARGEST_PICTURE = 75_000
 
 
@@ -63,35 +57,39 @@ def policy_checkpoints(
         warehouse.open() as tables,
         model_objects.open() as models,
         dg.open_pipes_session(context, dg.PipesTempFileContextInjector(), dg.PipesTempFileMessageReader()) as session,
+        begun_attempt(context, tables, leases) as (job, attempts, lease),
     ):
-        job, attempts = begin_attempt(tables, context.partition_key, context.run_id, datetime.now(UTC))
-        with keep(leases, TRAINING_LEASE, owner=attempts[-1].holder, seconds=_LEASE_SECONDS) as lease:
-            run = AttemptRun(
-                job=job,
-                attempts=tuple(attempts),
-                site=training.site(),
-                tables=tables,
-                base_models=training.base_models(),
-                datasets=training.datasets().open(),
-                models=models,
-                tracker=training.tracker(),
-                signing_key=training.signing_keys()[0],
-                lease=lease,
-                environment=_environment(stream, training, session),
-                tell=context.log.info,
-            )
-            try:
-                completed = carry_out_attempt(run, is_canceling=lambda: is_canceling(context))
-            except (TrainingFailed, TrainingStopped) as ended:
-                raise dg.Failure(str(ended), allow_retries=False) from ended
+        run = AttemptRun(
+            job=job,
+            attempts=tuple(attempts),
+            site=training.site(),
+            tables=tables,
+            base_models=training.base_models(),
+            datasets=training.datasets().open(),
+            models=models,
+            tracker=training.tracker(),
+            signing_key=training.signing_keys()[0],
+            lease=lease,
+            environment=_environment(stream, training, session),
+            tell=context.log.info,
+        )
+        try:
+            completed = carry_out_attempt(run, is_canceling=lambda: is_canceling(context))
+        except (TrainingFailed, TrainingStopped) as ended:
+            raise dg.Failure(str(ended), allow_retries=False) from ended
     yield from session.get_results(implicit_materializations=False)
     yield _result(completed)
 
 
 def _environment(stream: StreamResource, training: TrainingResource, session: dg.PipesSession) -> dict[str, str]:
-    """What the program finds the stores by: the addresses of these resources, whatever the environment says."""
+    """What the program finds the stores by: the addresses of these resources, whatever the environment says.
+
+    It tells of itself, and does nothing else beyond its directory: of all secrets it needs the login of NATS alone.
+    """
     addresses = {"NATS_URL": stream.url, "MLFLOW_TRACKING_URI": training.tracking_uri}
-    return child_environment(load_settings(), **addresses, **session.get_bootstrap_env_vars())
+    return child_environment(
+        load_settings(), secrets=["nats_password"], **addresses, **session.get_bootstrap_env_vars()
+    )
 
 
 def _result(completed: CompletedAttempt) -> dg.MaterializeResult[None]:

@@ -1,22 +1,32 @@
-"""Every night: checkpoints that have had their time go away, never the best or one that was deployed."""
+"""Every night: checkpoints that have had their time go away, never the best or one that was deployed, and so does what
+trainings left on the machine."""
 
 from datetime import UTC, datetime
 
 import dagster as dg
 
 from rl_pipeline.resources.objects import ObjectsResource
+from rl_pipeline.resources.training import TrainingResource
 from rl_pipeline.resources.warehouse import WarehouseResource
-from rl_pipeline.training.retention import prune_released
+from rl_pipeline.training.checkpoints.retention import prune_released
+from rl_pipeline.training.leftovers import remove_work_directories
 
 
 @dg.op
 def prune_released_checkpoints(
-    context: dg.OpExecutionContext, warehouse: WarehouseResource, model_objects: ObjectsResource
+    context: dg.OpExecutionContext,
+    warehouse: WarehouseResource,
+    training: TrainingResource,
+    model_objects: ObjectsResource,
 ) -> None:
-    """Remove the files of checkpoints that are older than 90 days; their rows and manifests' hashes stay."""
+    """Remove the files of checkpoints that are older than 90 days; their rows and manifests' hashes stay. What jobs
+    left that ended a week ago goes too."""
+    now = datetime.now(UTC)
     with warehouse.open() as tables, model_objects.open() as objects:
-        report = prune_released(tables, objects, datetime.now(UTC), keep=5)
+        report = prune_released(tables, objects, now, keep=5)
+        left = remove_work_directories(tables, training.site(), now)
     context.log.info(f"{len(report.pruned)} checkpoints removed, {len(report.elsewhere)} lie in another store")
+    context.log.info(f"{len(left)} work directories of ended jobs removed")
 
 
 @dg.job(tags={"rl/stage": "retention"})

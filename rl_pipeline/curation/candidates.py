@@ -6,6 +6,7 @@ alike, is computed there and comes as numbers:
 - `opening`: a hash of the request and the first observation; `opening_likeness`: a simhash of the same;
 - `actions`: a hash of everything the agents did, in order; `likeness`: a simhash of it; `kernel`: the smallest of the
   hashes of the single actions, which near copies mostly share; `tools`: a hash of the tools, in order;
+- `setup`: a hash of what a world that exists is to be set up with, 0 where there is none: a trajectory may name any;
 - `asked` and `written`: how much text that is. ClickHouse's simhashes have 32 bits, and of a short text they say
   nothing: there they are 0.
 """
@@ -18,6 +19,7 @@ from typing import Final
 import polars as pl
 
 from rl_pipeline.curation.policy import Criteria, CurationPolicy
+from rl_pipeline.environments.worlds import WORLDS
 from rl_pipeline.ingestion.ledger import ERASED_REVISION
 from rl_pipeline.stores.warehouse import Warehouse
 
@@ -36,6 +38,7 @@ CANDIDATES: Final = pl.Schema(
         "domain": pl.Categorical(),
         "status": pl.Categorical(),
         "environment": pl.Categorical(),
+        "setup": pl.UInt64(),
         "reward": pl.Float64(),
         "raw_total": pl.Float64(),
         "reward_revision": pl.UInt32(),
@@ -57,14 +60,16 @@ CANDIDATES: Final = pl.Schema(
 _EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST = datetime(2199, 12, 31, tzinfo=UTC)
 
-# Every stored trajectory of the stream, with its newest reward, and the first reason why it may not be chosen.
+# Every stored trajectory of the stream, with its newest reward, and the first reason why it may not be chosen. What
+# files bring again of an erased user is stored later than the erasure, and ended before.
 _JUDGED = """
     SELECT
         trajectory_id, version, stream_time, source, user, task_id, group_id, domain, task_status, tools, raw_total,
         if({normalised:Bool}, normalised_total, raw_total) AS reward, reward_revision, configuration,
         if({imported:Bool}, ended_at, stream_time) AS moment,
+        trajectory_id IN (SELECT trajectory_id FROM imported_trajectories) AS is_brought,
         multiIf(
-            (user != '' AND erased_until >= stream_time) OR position IN (
+            (user != '' AND erased_until >= if(is_brought, least(stream_time, ended_at), stream_time)) OR position IN (
                 SELECT sequence FROM trajectory_ledger
                 WHERE stream = {stream:String} AND verdict = 'erased' AND revision = {erased:UInt32}
             ), 'erased',
@@ -106,7 +111,7 @@ _SHAPE = """
             action Tuple(type String, tool_name String, tool_args String, raw_response String),
             result Tuple(output String)
         )),
-        task_context Tuple(instructions String, environment String)
+        task_context Tuple(instructions String, environment String, environment_task String)
     )
 """
 
@@ -146,7 +151,10 @@ _CANDIDATES = f"""
                 lowerUTF8(trim(if(instructions = '', shown, instructions))), '\\\\s+', ' '
             )))))
         ) AS task,
-        domain, task_status AS status, told.task_context.environment AS environment,
+        domain, task_status AS status,
+        told.task_context.environment AS named, has({{worlds:Array(String)}}, named) AS is_known,
+        if(is_known, named, '') AS environment,
+        if(is_known, sipHash64(named, told.task_context.environment_task), 0) AS setup,
         reward, raw_total, reward_revision, configuration, tools,
         sipHash64(asked_text) AS opening, length(asked_text) AS asked,
         if(asked < {LONG_OPENING}, 0, wordShingleSimHash(asked_text)) AS opening_likeness,
@@ -187,6 +195,7 @@ def _parameters(criteria: Criteria, policy: CurationPolicy) -> dict[str, object]
         "imported": criteria.is_imported,
         "job": criteria.job_id,
         "erased": ERASED_REVISION,
+        "worlds": sorted(WORLDS),
         "start": criteria.start or _EARLIEST,
         "end": criteria.end or _LATEST,
         "longest": criteria.longest,

@@ -2,8 +2,8 @@
 
 - SFT imitates: the best of each task.
 - DPO compares: pairs with a margin.
-- PPO, RLOO, GRPO and REINFORCE play on: tasks, the undecided first. Where no environment is known in which they could
-  be played, pairs go with them, from which a model of the rewards is learnt.
+- PPO, RLOO, GRPO and REINFORCE play on: tasks, the undecided first. Unless all of them can be played in one world that
+  exists, pairs go with them, from which a model of the rewards is learnt.
 """
 
 from collections import Counter
@@ -26,14 +26,12 @@ class Choice:
 
     algorithm: Algorithm
     rows: pl.DataFrame
-    """Candidates with their `split`, in order of id."""
+    """Candidates, in order of id; with their `split` once they are dealt."""
     pairs: pl.DataFrame
-    """As `PAIRS`, with their `split`."""
+    """As `PAIRS`, in order; with their `split` once they are dealt."""
     tasks: pl.DataFrame
     """task, attempts, mean_reward, reward_std: what is played, by the online algorithms to learn from it, by all others
     to measure what was learnt, where it can be played at all."""
-    has_pairs: bool
-    """Whether pairs belong to the dataset, even if none was found."""
     selection: Selection
     left_out: Counter[str]
     offered_by_domain: dict[str, int]
@@ -42,6 +40,20 @@ class Choice:
     def is_online(self) -> bool:
         """Whether the policy makes its own data, and needs tasks to begin with."""
         return is_online(self.algorithm)
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether pairs belong to the dataset, even if none was found."""
+        worlds = set(self.rows["environment"].cast(pl.String))
+        return self.algorithm == "dpo" or (self.is_online and (len(worlds) != 1 or "" in worlds))
+
+    def dealt(self, told: pl.DataFrame, share: float, seed: int) -> "Choice":
+        """The choice on its two sides, by what its documents told: see `TOLD`. About `share` is held out."""
+        rows = self.rows.drop("environment", "setup").join(told, on="trajectory_id", maintain_order="left")
+        rows = split(rows, share, seed)
+        sides = rows.select("trajectory_id", "split")
+        pairs = self.pairs.join(sides, left_on="chosen_id", right_on="trajectory_id", maintain_order="left")
+        return replace(self, rows=rows, pairs=pairs)
 
     def without(self, reasons: dict[str, str]) -> "Choice":
         """The choice without some trajectories, by their ids, and without the pairs that they were in."""
@@ -57,6 +69,18 @@ class Choice:
         )
 
 
+TOLD = pl.Schema(
+    {
+        "trajectory_id": pl.String(),
+        "environment": pl.String(),
+        "setup": pl.UInt64(),
+        "opening_words": pl.UInt64(),
+        "words": pl.UInt64(),
+    }
+)
+"""What documents tell beside what the warehouse has read of them; see `splits.split` for the words."""
+
+
 def is_online(algorithm: Algorithm) -> bool:
     """Whether an algorithm makes its own data while it trains."""
     return algorithm not in ("sft", "dpo")
@@ -66,27 +90,21 @@ def choose(candidates: pl.DataFrame, criteria: Criteria, policy: CurationPolicy)
     """What the algorithm learns from."""
     distinct = without_copies(candidates)
     pairs = pl.DataFrame(schema=PAIRS)
-    has_pairs = criteria.algorithm == "dpo"
     statistics = task_statistics(distinct)
     if criteria.algorithm == "sft":
         chosen = select_demonstrations(distinct, criteria, policy)
-    elif has_pairs:
+    elif criteria.algorithm == "dpo":
         chosen, pairs = select_pairs(distinct, criteria, policy)
     else:
         chosen = select_attempts(distinct, statistics, criteria, policy)
-        has_pairs = bool((chosen.kept["environment"].cast(pl.String) == "").all())
-        if has_pairs:
-            pairs = possible_pairs(chosen.kept, criteria.pair_margin, policy)
+        pairs = possible_pairs(chosen.kept, criteria.pair_margin, policy)
     is_played = pl.lit(is_online(criteria.algorithm)) | (pl.col("environment").cast(pl.String) != "")
     tasks = statistics.join(chosen.kept.filter(is_played), on="task", how="semi").sort("task")
-    rows = split(chosen.kept, criteria.holdout, policy.seed)
-    sides = rows.select("trajectory_id", "split")
     return Choice(
         algorithm=criteria.algorithm,
-        rows=rows,
-        pairs=pairs.join(sides, left_on="chosen_id", right_on="trajectory_id").sort("task", "chosen_id", "rejected_id"),
+        rows=chosen.kept,
+        pairs=pairs.sort("task", "chosen_id", "rejected_id"),
         tasks=tasks,
-        has_pairs=has_pairs,
         selection=chosen,
         left_out=chosen.left_out + Counter(duplicate=candidates.height - distinct.height),
         offered_by_domain=dict(candidates.group_by(pl.col("domain").cast(pl.String)).len().sort("domain").iter_rows()),

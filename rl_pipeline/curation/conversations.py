@@ -20,6 +20,9 @@ from rl_pipeline.rewards.document import JsonObject, as_list, as_object, as_text
 
 Role = Literal["system", "user", "assistant", "tool"]
 
+_KINDS = {"system": "system_message", "developer": "system_message", "tool": "tool_result"}
+"""What the messages are that a turn of an imported trajectory shows before its observation (`shown_before`)."""
+
 
 class Message(TypedDict):
     """One message, as chat templates take it; `trained` says whether a policy learns to write it."""
@@ -96,6 +99,9 @@ class _Telling:
 
     def add(self, turn: JsonObject) -> None:
         """Tell one turn of the agent: what it was shown, then what it wrote."""
+        for message in map(as_object, as_list(turn.get("shown_before"))):
+            kind = _KINDS.get(as_text(message.get("role")), "user_message")
+            self._show(kind, text_of(message.get("content")))
         observation = as_object(turn.get("observation"))
         self._show(as_text(observation.get("type")), text_of(observation.get("content")))
         action, result = as_object(turn.get("action")), as_object(turn.get("result"))

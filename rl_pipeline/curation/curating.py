@@ -2,7 +2,7 @@
 
 Curating the same job and revision again writes the same dataset over itself. A trajectory that is erased meanwhile is
 taken out again: an erasure leaves its mark before it looks for datasets, so either the mark is seen here, or the
-erasure sees the dataset.
+erasure sees the dataset. It sees it by its provenance, which is there before the files are, and until they are gone.
 """
 
 from dataclasses import dataclass
@@ -17,18 +17,17 @@ from rl_pipeline.contracts.training_request import Algorithm, TrainingRequest
 from rl_pipeline.curation.candidates import offered
 from rl_pipeline.curation.choosing import choose
 from rl_pipeline.curation.datasets import dataset_name, store_files, store_row
-from rl_pipeline.curation.forgetting import erased_of
+from rl_pipeline.curation.forgetting import erased_of, forget_provenance
 from rl_pipeline.curation.manifest import Manifest, content_of
 from rl_pipeline.curation.policy import Criteria, CurationPolicy, criteria_of
 from rl_pipeline.curation.reporting import CurationReport, report_of
 from rl_pipeline.curation.writing import Written, write_files
-from rl_pipeline.ingestion.holding import hold_for_dataset, release_dataset
+from rl_pipeline.ingestion.holding import held_by, hold_for_dataset, release_from_dataset
 from rl_pipeline.stores.objects import Objects
 from rl_pipeline.stores.warehouse import Warehouse
 
 # The ids of a query travel in its address, which has a limit.
 _IDS_PER_QUERY = 500
-_MUTATION = {"mutations_sync": 2}
 _REWARD = ["trajectory_id", "configuration", "reward_revision"]
 _REWARD_IDS = pl.Schema(
     dict.fromkeys(_REWARD, pl.String()) | {"reward_revision": pl.UInt32(), "reward_id": pl.String()}
@@ -76,17 +75,17 @@ def _curated(
     offer = offered(warehouse, criteria, policy)
     choice = choose(offer.candidates, criteria, policy)
     with TemporaryDirectory(prefix="rl-curation-") as scratch:
-        written = write_files(warehouse, choice, Path(scratch), policy)
+        written = write_files(warehouse, choice, Path(scratch), policy, holdout=criteria.holdout)
         report = report_of(offer, written, criteria)
         provenance = _provenance(warehouse, criteria.stream, written)
         content = content_of(criteria, policy, _listed(provenance), written.files)
         manifest = Manifest(dataset_id, criteria.job_id, revision, now.isoformat(), content, report.summary())
-        _forget_earlier(warehouse, dataset_id)
-        # Before the files: by these an erasure finds the dataset.
-        warehouse.insert("dataset_provenance", provenance.with_columns(dataset_id=pl.lit(dataset_id)))
+        provenance = provenance.with_columns(dataset_id=pl.lit(dataset_id))
+        warehouse.insert("dataset_provenance", provenance)
         hold_for_dataset(warehouse, dataset_id, provenance["trajectory_id"])
         url = store_files(objects, manifest, Path(scratch))
     store_row(warehouse, manifest, url, now)
+    _forget_earlier(warehouse, dataset_id, provenance)
     return CuratedDataset(dataset_id, manifest, manifest.hash, url, report)
 
 
@@ -125,17 +124,19 @@ def _listed(provenance: pl.DataFrame) -> list[dict[str, Any]]:
     return provenance.select("trajectory_id", "role", "split", "task", "reward_id", "reward_revision").to_dicts()
 
 
-def _forget_earlier(warehouse: Warehouse, dataset_id: str) -> None:
-    """Take back what an earlier curation of the same revision has noted."""
+def _forget_earlier(warehouse: Warehouse, dataset_id: str, provenance: pl.DataFrame) -> None:
+    """Take back what an earlier curation of the same revision has noted, and nothing else."""
     noted = warehouse.query(
-        """
-        SELECT dataset_id FROM dataset_provenance WHERE dataset_id = {dataset:String} LIMIT 1
-        UNION ALL
-        SELECT dataset_id FROM dataset_trajectories WHERE dataset_id = {dataset:String} LIMIT 1
-        """,
+        "SELECT trajectory_id, role FROM dataset_provenance FINAL WHERE dataset_id = {dataset:String}",
         {"dataset": dataset_id},
-    )
-    if noted.height:
-        forget = "ALTER TABLE dataset_provenance DELETE WHERE dataset_id = {dataset:String}"
-        warehouse.execute(forget, {"dataset": dataset_id}, _MUTATION)
-        release_dataset(warehouse, dataset_id)
+    ).cast(pl.String)
+    use = ["trajectory_id", "role"]
+    for (role,), stale in noted.join(provenance, on=use, how="anti").group_by("role"):
+        forget_provenance(warehouse, dataset_id, sorted(stale["trajectory_id"]), role=str(role))
+    # An erasure that found the earlier dataset has forgotten of this one what it took out of that.
+    missing = provenance.join(noted, on=use, how="anti")
+    if missing.height:
+        warehouse.insert("dataset_provenance", missing)
+    stale_ids = sorted(set(held_by(warehouse, dataset_id)) - set(provenance["trajectory_id"]))
+    if stale_ids:
+        release_from_dataset(warehouse, dataset_id, stale_ids)

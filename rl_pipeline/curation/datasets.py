@@ -59,9 +59,10 @@ class StoredDataset:
         return told | {"configurations": ", ".join(told["configurations"])}
 
     @property
-    def environments(self) -> tuple[str, ...]:
-        """The environments that its tasks can be played in."""
-        return tuple(self.summary["environments"])
+    def environment(self) -> str | None:
+        """The one world in which all of its tasks can be played, if there is one."""
+        worlds = self.summary["environments"]
+        return worlds[0] if len(worlds) == 1 and not self.summary["unplayable"] else None
 
 
 def dataset_name(job_id: str, revision: int) -> str:

@@ -5,7 +5,6 @@ by their rows, which bear a mark or are gone from every table that does not let 
 before stays listed: `checkpoint_datasets` and `dataset_trajectories` are not touched.
 """
 
-import contextlib
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -16,9 +15,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import orjson
+import polars as pl
 
 from rl_pipeline.curation.conversations import opening_of
 from rl_pipeline.curation.datasets import (
+    DatasetDamaged,
     DatasetMissing,
     fetch_files,
     manifest_of,
@@ -27,9 +28,10 @@ from rl_pipeline.curation.datasets import (
     stored_dataset,
 )
 from rl_pipeline.curation.files import CONVERSATIONS, PAIRS, PROMPTS, Row, WrittenFile, read_rows, write_rows
-from rl_pipeline.curation.manifest import Manifest
+from rl_pipeline.curation.manifest import Manifest, ManifestUnreadable
+from rl_pipeline.errors import PipelineError
 from rl_pipeline.ingestion.ledger import ERASED_REVISION
-from rl_pipeline.stores.objects import Objects
+from rl_pipeline.stores.objects import CorruptObject, ObjectMissing, Objects
 from rl_pipeline.stores.warehouse import Warehouse
 
 # The ids of a query travel in its address, which has a limit.
@@ -47,12 +49,26 @@ class Forgotten:
     """Of what is left."""
 
 
+class DatasetsNotForgotten(PipelineError):
+    """Erased trajectories are left in some datasets, or these could not be made whole without them."""
+
+
 def erased_of(warehouse: Warehouse, dataset_id: str) -> list[str]:
     """The trajectories of a dataset that were erased, or are being erased now."""
-    found = warehouse.query(
+    return _erased(warehouse, dataset_id)["trajectory_id"].to_list()
+
+
+def datasets_with_erased(warehouse: Warehouse) -> list[str]:
+    """All datasets that hold trajectories which were erased, whenever that was."""
+    return _erased(warehouse)["dataset_id"].unique().sort().to_list()
+
+
+def _erased(warehouse: Warehouse, dataset_id: str = "") -> pl.DataFrame:
+    """dataset_id, trajectory_id: of one dataset, or of all."""
+    return warehouse.query(
         """
-        SELECT DISTINCT trajectory_id FROM dataset_provenance
-        WHERE dataset_id = {dataset:String} AND trajectory_id NOT IN (
+        SELECT DISTINCT dataset_id, trajectory_id FROM dataset_provenance
+        WHERE {dataset:String} IN ('', dataset_id) AND trajectory_id NOT IN (
             SELECT trajectory_id FROM (
                 SELECT trajectory_id, stream, sequence, stream_time, user FROM trajectories
                 UNION ALL
@@ -60,62 +76,104 @@ def erased_of(warehouse: Warehouse, dataset_id: str) -> list[str]:
             ) AS stored
             LEFT JOIN (SELECT user, max(covers_until) AS erased_until FROM erasures GROUP BY user) AS erasing
                 USING (user)
-            WHERE trajectory_id IN (SELECT trajectory_id FROM dataset_provenance WHERE dataset_id = {dataset:String})
+            WHERE trajectory_id IN (
+                    SELECT trajectory_id FROM dataset_provenance WHERE {dataset:String} IN ('', dataset_id)
+                )
                 AND (user = '' OR erased_until < stream_time)
                 AND (stream, sequence) NOT IN (
                     SELECT stream, sequence FROM trajectory_ledger
                     WHERE verdict = 'erased' AND revision = {revision:UInt32}
                 )
         )
-        ORDER BY trajectory_id
+        ORDER BY dataset_id, trajectory_id
         """,
         {"dataset": dataset_id, "revision": ERASED_REVISION},
     )
-    return list(found["trajectory_id"])
 
 
-def forget_erased(
-    warehouse: Warehouse, objects: Objects, dataset_ids: Sequence[str], now: datetime, *, copies: Path
-) -> None:
-    """Take erased trajectories out of the datasets, and out of the copies that trainings keep below `copies/<job>`.
+def forget_erased(warehouse: Warehouse, objects: Objects, now: datetime, *, copies: Path) -> None:
+    """Take erased trajectories out of all datasets, and out of the copies that trainings keep below `copies/<job>`.
 
-    A dataset that is being made has no row yet: it looks for what was erased itself.
+    Whoever was erased and when: what another erasure has left is taken out as well. Raises `DatasetsNotForgotten` once
+    all datasets were tried.
     """
-    for dataset_id in dataset_ids:
-        with contextlib.suppress(DatasetMissing):
-            drop_erased(warehouse, objects, dataset_id, now)
-            shutil.rmtree(copies / stored_dataset(warehouse, dataset_id).job_id / "dataset", ignore_errors=True)
+    damaged, unfinished = [], []
+    for dataset_id in datasets_with_erased(warehouse):
+        try:
+            if not _is_forgotten(warehouse, objects, dataset_id, now, copies):
+                # Nobody can read it as it is, or tell whose the rest of it is.
+                _delete_files(objects, dataset_id)
+                forget_provenance(warehouse, dataset_id, erased_of(warehouse, dataset_id))
+                damaged.append(dataset_id)
+        except PipelineError as broken:
+            unfinished.append(f"{dataset_id} ({broken})")
+    if unfinished:
+        raise DatasetsNotForgotten(f"erased data is left in {', '.join(unfinished)}: mend that and run this again")
+    if damaged:
+        raise DatasetsNotForgotten(
+            f"the datasets {', '.join(damaged)} were damaged, so that erased data could not be told from the rest of "
+            "them, and all of their files were deleted: ask for their jobs again"
+        )
 
 
-def drop_erased(warehouse: Warehouse, objects: Objects, dataset_id: str, now: datetime) -> Forgotten:
+def _is_forgotten(warehouse: Warehouse, objects: Objects, dataset_id: str, now: datetime, copies: Path) -> bool:
+    """Whether erased trajectories could be taken out of a dataset: not if it is damaged."""
+    # Twice, since whoever curates it anew at this moment removes files that were just listed.
+    for _ in range(2):
+        try:
+            drop_erased(warehouse, objects, dataset_id, now, copies=copies)
+        except DatasetMissing:
+            # It was never finished; or it is being made, sees what was erased itself, and is made again.
+            _delete_files(objects, dataset_id)
+        except (ObjectMissing, CorruptObject, ManifestUnreadable, DatasetDamaged):
+            continue
+        return True
+    return False
+
+
+def drop_erased(warehouse: Warehouse, objects: Objects, dataset_id: str, now: datetime, *, copies: Path) -> Forgotten:
     """Take erased trajectories out of a dataset, and say how many there were. Doing it again finishes it.
 
     The dataset gets another manifest and another hash; where everything was erased, its files are left without rows.
-    Raises `DatasetMissing`.
+    Raises `DatasetMissing`, `DatasetDamaged`, and what the object store and `manifest_of` do.
     """
     known = stored_dataset(warehouse, dataset_id)
-    gone = set(erased_of(warehouse, dataset_id))
+    gone = erased_of(warehouse, dataset_id)
     if not gone:
         return Forgotten(0, known.manifest_hash)
+    # Before anything that can break, and again below: a training may fetch it meanwhile.
+    shutil.rmtree(copies / known.job_id / "dataset", ignore_errors=True)
     manifest = manifest_of(objects, dataset_id)
     with TemporaryDirectory(prefix="rl-curation-") as scratch:
         before, after = Path(scratch) / "before", Path(scratch) / "after"
         after.mkdir()
         fetch_files(objects, dataset_id, manifest.files, before)
-        manifest = _rewritten(manifest, before, after, gone)
+        manifest = _rewritten(manifest, before, after, set(gone))
         url = store_files(objects, manifest, after)
     store_row(warehouse, manifest, url, now)
-    ids = sorted(gone)
-    for start in range(0, len(ids), _IDS_PER_QUERY):
+    shutil.rmtree(copies / known.job_id / "dataset", ignore_errors=True)
+    # Last, because by it the dataset is found.
+    forget_provenance(warehouse, dataset_id, gone)
+    return Forgotten(len(gone), manifest.hash)
+
+
+def forget_provenance(warehouse: Warehouse, dataset_id: str, trajectory_ids: Sequence[str], role: str = "") -> None:
+    """Forget that the dataset uses these trajectories, in this role or in any."""
+    for start in range(0, len(trajectory_ids), _IDS_PER_QUERY):
         warehouse.execute(
             """
             ALTER TABLE dataset_provenance DELETE
             WHERE dataset_id = {dataset:String} AND trajectory_id IN {ids:Array(String)}
+                AND {role:String} IN ('', role)
             """,
-            {"dataset": dataset_id, "ids": ids[start : start + _IDS_PER_QUERY]},
+            {"dataset": dataset_id, "ids": list(trajectory_ids[start : start + _IDS_PER_QUERY]), "role": role},
             _MUTATION,
         )
-    return Forgotten(len(gone), manifest.hash)
+
+
+def _delete_files(objects: Objects, dataset_id: str) -> None:
+    for found in list(objects.list(f"{dataset_id}/")):
+        objects.delete(found.key)
 
 
 def _rewritten(manifest: Manifest, before: Path, after: Path, gone: Set[str]) -> Manifest:
@@ -132,16 +190,18 @@ def _rewritten(manifest: Manifest, before: Path, after: Path, gone: Set[str]) ->
     content = manifest.content
     trajectories = [one for one in content["trajectories"] if one["trajectory_id"] not in gone]
     listed = [files[name].listed() for name in sorted(files)]
-    summary = _summary(manifest.summary, after / CONVERSATIONS, files)
+    summary = _summary(manifest.summary, after, files)
     return replace(manifest, content={**content, "trajectories": trajectories, "files": listed}, summary=summary)
 
 
 def _prompts(prompts: Path, conversations: Path, gone: Set[str]) -> Iterator[Row]:
-    """The prompts; one that showed what is gone shows another attempt at its task, if there is one."""
+    """The prompts; one that showed what is gone shows another attempt at its task, if there is one, and best one that
+    can be played."""
     wanted = {row["task"] for row in read_rows(prompts) if row["trajectory_id"] in gone}
     others: dict[str, Row] = {}
     for row in read_rows(conversations):
-        if row["task"] in wanted and row["task"] not in others:
+        known = others.get(row["task"])
+        if row["task"] in wanted and (known is None or (row["environment"] and not known["environment"])):
             opening = orjson.dumps(opening_of(orjson.loads(row["messages"]))).decode()
             others[row["task"]] = {**row, "messages": opening}
     for row in read_rows(prompts):
@@ -151,15 +211,18 @@ def _prompts(prompts: Path, conversations: Path, gone: Set[str]) -> Iterator[Row
             yield {**row, **{name: other[name] for name in _SHOWN}}
 
 
-def _summary(summary: Mapping[str, Any], conversations: Path, files: Mapping[str, WrittenFile]) -> dict[str, Any]:
+def _summary(summary: Mapping[str, Any], directory: Path, files: Mapping[str, WrittenFile]) -> dict[str, Any]:
     """The summary of what is left."""
     splits: Counter[str] = Counter({"train": 0, "holdout": 0})
     domains: Counter[str] = Counter()
     tasks = set()
-    for row in read_rows(conversations):
+    for row in read_rows(directory / CONVERSATIONS):
         splits[row["split"]] += 1
         domains[row["domain"]] += 1
         tasks.add(row["task"])
+    worlds = (
+        Counter(row["environment"] or "" for row in read_rows(directory / PROMPTS)) if PROMPTS in files else Counter()
+    )
     kept = splits.total()
     erased = summary["left_out"].get("erased", 0) + summary["kept"] - kept
     return {
@@ -173,5 +236,7 @@ def _summary(summary: Mapping[str, Any], conversations: Path, files: Mapping[str
         },
         "tasks": len(tasks),
         "pairs": files[PAIRS].rows if PAIRS in files else 0,
-        "prompts": files[PROMPTS].rows if PROMPTS in files else 0,
+        "prompts": worlds.total(),
+        "environments": sorted(worlds.keys() - {""}),
+        "unplayable": worlds[""],
     }

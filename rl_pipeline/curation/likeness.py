@@ -1,7 +1,8 @@
 """Which trajectories are copies of each other: to keep one of each, and to keep all of them on one side of a split.
 
-Two trajectories are **copies** if they are attempts at the same task, open alike and their agents did exactly the same;
-whether actions that are short are alike is not guessed: agents with few words act alike without repeating themselves.
+Two trajectories are **copies** if they open with the same and their agents did exactly the same, whatever their task is
+called: mostly each execution has an id of its own. Two tasks of a world are two, though they may open with the same.
+Whether actions that are short are alike is not guessed: agents with few words act alike without repeating themselves.
 
 They are **near copies** if both are long, used the same tools in the same order, what was written differs in at most 3
 of the 32 bits of its simhash, and they share the task, the opening, or one action beside an opening that is as near.
@@ -18,7 +19,7 @@ from rl_pipeline.curation.candidates import LONG_OPENING, LONG_TEXT
 
 NEAR_BITS = 3
 
-_COPY = ["task", "opening", "actions"]
+_COPY = ["opening", "setup", "actions"]
 _OUTCOME = ["status", "outcome"]
 # Near copies are looked for among those that share one of these, and the tools.
 _MEETINGS = ("task", "opening", "kernel")
@@ -33,7 +34,8 @@ def without_copies(candidates: pl.DataFrame) -> pl.DataFrame:
     # Narrow, since copies of all the columns of all the candidates would take much memory.
     order = candidates.select(pl.arg_sort_by("at", "trajectory_id")).to_series()
     rows = candidates.select(
-        *("opening", "actions", "kernel", "tools", "status", "written", "likeness", "asked", "opening_likeness"),
+        *("opening", "setup", "actions", "kernel", "tools", "status", "written", "likeness"),
+        *("asked", "opening_likeness"),
         pl.col("task").hash(),
         place=pl.int_range(pl.len(), dtype=pl.UInt32),
         outcome=(pl.col("reward") * 20).round().cast(pl.Int32),

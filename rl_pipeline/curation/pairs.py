@@ -10,7 +10,7 @@ from collections import Counter
 import polars as pl
 
 from rl_pipeline.curation.policy import Criteria, CurationPolicy
-from rl_pipeline.curation.selection import Room, Selection, limits
+from rl_pipeline.curation.selection import Caps, Room, Selection, quotas_for, within_caps
 
 PAIRS = pl.Schema({"task": pl.String(), "chosen_id": pl.String(), "rejected_id": pl.String(), "margin": pl.Float64()})
 
@@ -31,25 +31,30 @@ def select_pairs(
 ) -> tuple[Selection, pl.DataFrame]:
     """The trajectories of the pairs that there is room for, and these pairs: one of each task, then a second one …"""
     rows = candidates.sort("trajectory_id")
-    quotas, caps = limits(rows, criteria, policy)
+    quotas = quotas_for(rows, criteria)
     pairs = _numbered_pairs(rows, criteria.pair_margin, policy)
-    room = Room(rows, quotas, caps)
-    refused: dict[int, str] = {}
-    taken = []
-    for number, sides in enumerate(pairs.select("chosen", "rejected").iter_rows()):
-        if room.is_full:
-            rest = pairs[number:]
-            refused |= dict.fromkeys({*rest["chosen"], *rest["rejected"]} - refused.keys(), "beyond_sample")
-            break
-        reason = room.take(*sides)
-        if not reason:
-            taken.append(number)
-            continue
-        for place in sides:
-            refused.setdefault(place, reason)
-    left_out = Counter(reason for place, reason in refused.items() if place not in room.taken)
-    left_out["no_partner"] = rows.height - len(room.taken | refused.keys())
-    return Selection(rows[sorted(room.taken)], left_out, quotas, caps), _named(pairs[taken], rows)
+    taken: list[int] = []
+
+    def select(caps: Caps) -> Selection:
+        room = Room(rows, quotas, caps)
+        refused: dict[int, str] = {}
+        taken.clear()
+        for number, sides in enumerate(pairs.select("chosen", "rejected").iter_rows()):
+            if room.is_full:
+                rest = pairs[number:]
+                refused |= dict.fromkeys({*rest["chosen"], *rest["rejected"]} - refused.keys(), "beyond_sample")
+                break
+            reason = room.take(*sides)
+            if not reason:
+                taken.append(number)
+                continue
+            for place in sides:
+                refused.setdefault(place, reason)
+        left_out = Counter(reason for place, reason in refused.items() if place not in room.taken)
+        left_out["no_partner"] = rows.height - len(room.taken | refused.keys())
+        return Selection(rows[sorted(room.taken)], left_out, quotas, caps)
+
+    return within_caps(rows, criteria, policy, select), _named(pairs[taken], rows)
 
 
 def _numbered_pairs(rows: pl.DataFrame, margin: float, policy: CurationPolicy) -> pl.DataFrame:

@@ -4,7 +4,8 @@ A request's filter is an open object; beside the fields of the contract curation
 
 - `literal_filter` (true): `min_reward` and nothing below it, whatever the algorithm;
 - `pair_margin` (0 to 1): by how much the better side of a pair must have earned more;
-- `normalised_reward` (true): compare normalised rewards instead of raw ones.
+- `normalised_reward` (true): compare normalised rewards instead of raw ones;
+- `source_share`, `user_share` (0 to 1): the most that one publisher or one user may have of the dataset.
 """
 
 from collections.abc import Mapping
@@ -16,6 +17,8 @@ from rl_pipeline.contracts.training_request import Algorithm, DatasetFilter, Tra
 from rl_pipeline.errors import PipelineError
 
 DEFAULT_STREAM = "RL_TRAJECTORIES"
+# The warehouse knows no moment before 1900.
+_MOST_DAYS = 36_500
 
 
 class InvalidFilter(PipelineError):
@@ -34,9 +37,9 @@ class CurationPolicy:
     attempts_per_task: int = 16
     """Of one task no more attempts are kept for the online algorithms."""
     source_share: float = 0.5
-    """The most that one publisher may have of a dataset, unless there is no other."""
+    """The most that one publisher may have of a dataset, or an equal share where there are too few for that."""
     user_share: float = 0.1
-    """The most that one user may have of it, or an equal share where there are few users."""
+    """The same for one user."""
     longest_observation: int = 16_000
     """Characters after which the middle of what the agent was shown is left out; what it wrote is never cut."""
     allowed: frozenset[str] = field(default=frozenset(), repr=False)
@@ -73,6 +76,9 @@ class Criteria:
     sample_size: int
     holdout: float
     pair_margin: float
+    source_share: float | None
+    """What the policy says, unless it is asked for."""
+    user_share: float | None
 
     @property
     def is_imported(self) -> bool:
@@ -118,7 +124,9 @@ def criteria_of(
         normalised=options.flag("normalised_reward"),
         sample_size=dataset.sample_size,
         holdout=request.evaluation.holdout_size if request.evaluation.enabled else 0.0,
-        pair_margin=options.share("pair_margin", policy.pair_margin),
+        pair_margin=options.share("pair_margin") or policy.pair_margin,
+        source_share=options.share("source_share"),
+        user_share=options.share("user_share"),
     )
 
 
@@ -127,6 +135,8 @@ def _window(asked: DatasetFilter, now: datetime, *, imported: bool) -> tuple[dat
         return asked.date_range.start, asked.date_range.end
     if imported and "last_days" not in asked.model_fields_set:
         return None, None
+    if asked.last_days > _MOST_DAYS:
+        raise InvalidFilter(f"last_days is at most {_MOST_DAYS:,}: correct it, or say a date_range")
     # What came after the request is bounded by the watermark.
     return now - timedelta(days=asked.last_days), None
 
@@ -162,8 +172,10 @@ class _Options:
             raise InvalidFilter(f"{name} in the dataset's filter is true or false: correct it, or leave it out")
         return bool(value)
 
-    def share(self, name: str, default: float) -> float:
-        value = self._values.get(name, default)
+    def share(self, name: str) -> float | None:
+        value = self._values.get(name)
+        if value is None:
+            return None
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
             raise InvalidFilter(f"{name} in the dataset's filter is above 0 and at most 1: correct it, or leave it out")
         return float(value)

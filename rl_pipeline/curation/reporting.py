@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from rl_pipeline.curation.candidates import Offer
-from rl_pipeline.curation.checks import Leakage, leakage, missing_domains
+from rl_pipeline.curation.checks import Leakage, missing_domains
 from rl_pipeline.curation.policy import Criteria
 from rl_pipeline.curation.writing import Written
 
@@ -43,6 +43,9 @@ class CurationReport:
     pairs: int
     prompts: int
     environments: tuple[str, ...]
+    """The worlds in which prompts can be played."""
+    unplayable: int
+    """Prompts that can be played in none."""
     sources: CapCount
     users: CapCount
     rewards: Mapping[str, Any]
@@ -74,11 +77,12 @@ def report_of(offer: Offer, written: Written, criteria: Criteria) -> CurationRep
         tasks=rows["task"].n_unique(),
         pairs=choice.pairs.height,
         prompts=choice.tasks.height,
-        environments=tuple(sorted(set(rows["environment"].cast(pl.String)) - {""})),
+        environments=tuple(sorted(written.environments.keys() - {""})),
+        unplayable=written.environments[""],
         sources=CapCount(caps.source, _most(rows["source"])),
         users=CapCount(caps.user, _most(rows.filter(pl.col("user") != 0)["user"])),
         rewards=_rewards(rows, criteria),
-        leakage=leakage(rows),
+        leakage=written.leakage,
         missing_domains=missing_domains(choice.selection.quotas, kept),
         residual=dict(sorted(written.residual.items())),
     )

@@ -1,23 +1,27 @@
 """Which of the candidates become part of a dataset: the best in turn, within the quotas of domains and all caps.
 
+A cap is a share of what is chosen, not of what was asked for: with 4,000 from one source and 1,000 from another, a cap
+of half leaves 1,000 of each. Where there are fewer sources or users than the share takes, each may have an equal part
+of what there is; and one beside which the others have next to nothing may have everything.
+
 Every function here is pure, gives the same for the same rows in whatever order they come, and accounts for every row:
 it is kept, or left out for one reason.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
-from rl_pipeline.curation.balance import cap_of, quotas_of
+from rl_pipeline.curation.balance import cap_of, cap_within, quotas_of
 from rl_pipeline.curation.policy import Criteria, CurationPolicy
 
 
 @dataclass(frozen=True)
 class Caps:
-    """The most that one source and one user may have. Nobody in particular (user 0) has no cap."""
+    """The most that one source and one user may have, in trajectories. Nobody in particular (user 0) has no cap."""
 
     source: int
     user: int
@@ -75,15 +79,28 @@ class Room:
         return ""
 
 
-def limits(candidates: pl.DataFrame, criteria: Criteria, policy: CurationPolicy) -> tuple[dict[str, int], Caps]:
-    """The quotas of the domains, and the caps. Without shares, the domains that were asked for or are there count."""
+def quotas_for(candidates: pl.DataFrame, criteria: Criteria) -> dict[str, int]:
+    """The quotas of the domains. Without shares, the domains that were asked for or are there count."""
     present = candidates["domain"].cast(pl.String).unique().to_list()
-    quotas = quotas_of(criteria.sample_size, criteria.shares, criteria.domains or present)
-    users = candidates.filter(pl.col("user") != 0)["user"].n_unique()
-    return quotas, Caps(
-        source=cap_of(criteria.sample_size, policy.source_share, candidates["source"].n_unique()),
-        user=cap_of(criteria.sample_size, policy.user_share, users),
-    )
+    return quotas_of(criteria.sample_size, criteria.shares, criteria.domains or present)
+
+
+def within_caps(
+    candidates: pl.DataFrame, criteria: Criteria, policy: CurationPolicy, select: Callable[[Caps], Selection]
+) -> Selection:
+    """What `select` chooses under caps that hold for what it has chosen: they are lowered until they do."""
+    of_sources, of_users, of_nobody = _held(candidates)
+    size = criteria.sample_size
+    source_cap, source_share = cap_of(of_sources, 0, size, criteria.source_share or policy.source_share)
+    user_cap, user_share = cap_of(of_users, of_nobody, size, criteria.user_share or policy.user_share)
+    caps = Caps(source_cap, user_cap)
+    while True:
+        chosen = select(caps)
+        of_sources, of_users, of_nobody = _held(chosen.kept)
+        possible = Caps(cap_within(of_sources, 0, source_share), cap_within(of_users, of_nobody, user_share))
+        if max(of_sources, default=0) <= possible.source and max(of_users, default=0) <= possible.user:
+            return chosen
+        caps = Caps(min(caps.source, possible.source), min(caps.user, possible.user))
 
 
 def select_demonstrations(candidates: pl.DataFrame, criteria: Criteria, policy: CurationPolicy) -> Selection:
@@ -97,16 +114,26 @@ def select_demonstrations(candidates: pl.DataFrame, criteria: Criteria, policy: 
 
 def select_rows(candidates: pl.DataFrame, in_turn: pl.Series, criteria: Criteria, policy: CurationPolicy) -> Selection:
     """Take rows in turn, by their places, as long as there is room."""
-    quotas, caps = limits(candidates, criteria, policy)
-    room = Room(candidates, quotas, caps)
-    left_out: Counter[str] = Counter()
-    for number, place in enumerate(in_turn):
-        if room.is_full:
-            left_out["beyond_sample"] += len(in_turn) - number
-            break
-        if reason := room.take(place):
-            left_out[reason] += 1
-    return Selection(candidates[sorted(room.taken)].sort("trajectory_id"), left_out, quotas, caps)
+    quotas = quotas_for(candidates, criteria)
+
+    def select(caps: Caps) -> Selection:
+        room = Room(candidates, quotas, caps)
+        left_out: Counter[str] = Counter()
+        for number, place in enumerate(in_turn):
+            if room.is_full:
+                left_out["beyond_sample"] += len(in_turn) - number
+                break
+            if reason := room.take(place):
+                left_out[reason] += 1
+        return Selection(candidates[sorted(room.taken)].sort("trajectory_id"), left_out, quotas, caps)
+
+    return within_caps(candidates, criteria, policy, select)
+
+
+def _held(rows: pl.DataFrame) -> tuple[list[int], list[int], int]:
+    """How many rows each source has, each user, and nobody in particular."""
+    of_users = rows.filter(pl.col("user") != 0)["user"].value_counts()["count"].to_list()
+    return rows["source"].value_counts()["count"].to_list(), of_users, rows.height - sum(of_users)
 
 
 def _exceeds(held: Mapping[Any, int], more: list[Any], most: int) -> bool:

@@ -1,8 +1,14 @@
 """Which tasks a policy is trained on, and on which it is measured: never the same ones, under whatever name.
 
-The side of a task depends on the seed and on what is asked (on the task's name, where that is said in few words) and on
-nothing else, so it is the same in every dataset: what one job measures on, no other job trained on. Tasks that say the
-same, because they open with the same long request or were solved by near copies, stay together.
+What says the same stays together, as a family: attempts at a task of one name or of one setup of a world; what opens in
+the same words, unless two setups of a world tell it apart; what opens with a long request that is the same but for its
+numbers; and whoever asked and wrote the same, or wrote nearly the same after nearly the same request. Requests are not
+tied for being alike otherwise: many a framework opens every task with the same page of instructions.
+
+A family's lot depends on the seed and on the first of its requests alone, so a request is mostly on the same side in
+all datasets of one share. It is not always: another dataset may have brought other tasks into its family, have another
+share, or be so small that one family is held out whatever its lot. What one job measures on, another may have trained
+on; compare two policies on tasks that neither has seen.
 """
 
 from collections.abc import Iterable
@@ -10,16 +16,17 @@ from hashlib import blake2b
 
 import polars as pl
 
-from rl_pipeline.curation.candidates import LONG_OPENING
 from rl_pipeline.curation.likeness import near_pairs
 
 TRAIN, HOLDOUT = "train", "holdout"
 
 
 def split(rows: pl.DataFrame, share: float, seed: int) -> pl.DataFrame:
-    """The rows with their `split`. About `share` of the tasks are held out.
+    """The rows with their `split`. About `share` of the families are held out.
 
-    There is a holdout and something to train on wherever two tasks can be kept apart and the share is neither 0 nor 1.
+    Beside the candidates' columns the rows have `opening_words` and `words`: hashes of what opens a conversation, in a
+    long one but for its numbers, and of that and all that was written. There is a holdout and something to train on
+    wherever two families can be kept apart and the share is neither 0 nor 1.
     """
     families = _families(rows)
     names = _names(rows)
@@ -43,9 +50,9 @@ def lot_of(name: str, seed: int) -> float:
 
 
 def _names(rows: pl.DataFrame) -> dict[str, str]:
-    """By what each task's lot is drawn."""
-    is_long = pl.col("asked") >= LONG_OPENING
-    name = pl.when(is_long).then("request " + pl.col("opening").cast(pl.String)).otherwise("task " + pl.col("task"))
+    """By what each task's lot is drawn: the setup of its world, or what is asked."""
+    setup, request = ("setup " + pl.col("setup").cast(pl.String), "request " + pl.col("opening_words").cast(pl.String))
+    name = pl.when(pl.col("setup") != 0).then(setup).otherwise(request)
     return dict(rows.group_by("task").agg(name.min()).iter_rows())
 
 
@@ -71,7 +78,11 @@ def _families(rows: pl.DataFrame) -> dict[str, list[str]]:
 
 def _ties(rows: pl.DataFrame) -> Iterable[tuple[int, int]]:
     """The places of rows whose tasks say the same."""
-    openings = rows.with_row_index("place").filter(pl.col("asked") >= LONG_OPENING)
-    firsts = openings.select("place", first=pl.col("place").min().over("opening"))
-    yield from firsts.iter_rows()
+    numbered = rows.with_row_index("place")
+    # Whoever has no setup is not told apart from anybody who opens in the same words.
+    has_some_without = (pl.col("setup") == 0).any().over("opening_words")
+    apart = pl.when(has_some_without).then(0).otherwise("setup")
+    keys = numbered.select("place", "setup", "words", "opening_words", apart=apart)
+    for same in (keys.filter(pl.col("setup") != 0), ["setup"]), (keys, ["words"]), (keys, ["opening_words", "apart"]):
+        yield from same[0].select("place", pl.col("place").first().over(same[1]).alias("first")).iter_rows()
     yield from near_pairs(rows)

@@ -1,21 +1,25 @@
 """From a choice to the rows of its files: documents are read in order of id, and told as messages."""
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from pathlib import Path
 
 import orjson
 import polars as pl
 
-from rl_pipeline.curation.checks import residual_secrets
-from rl_pipeline.curation.choosing import Choice
-from rl_pipeline.curation.conversations import Unusable, conversation_of, opening_of
-from rl_pipeline.curation.files import CONVERSATIONS, PAIRS, PROMPTS, Row, WrittenFile, write_rows
+from rl_pipeline.curation.candidates import LONG_OPENING
+from rl_pipeline.curation.checks import Leakage, leakage, residual_secrets
+from rl_pipeline.curation.choosing import TOLD, Choice
+from rl_pipeline.curation.conversations import Conversation, Message, Unusable, conversation_of, dump, opening_of
+from rl_pipeline.curation.files import CONVERSATIONS, PAIRS, PROMPTS, Row, WrittenFile, read_rows, write_rows
 from rl_pipeline.curation.policy import CurationPolicy
 from rl_pipeline.curation.preferences import preference_of
 from rl_pipeline.curation.spool import Spool, spooling
+from rl_pipeline.environments.environment import InvalidTask
+from rl_pipeline.environments.worlds import WORLDS
 from rl_pipeline.stores.warehouse import Warehouse
 
 # The ids of a query travel in its address, which has a limit.
@@ -32,36 +36,57 @@ class Written:
     files: Sequence[WrittenFile]
     roles: pl.DataFrame
     """trajectory_id, role: what each was used for."""
+    environments: Counter[str]
+    """How many of the prompts can be played in each world; under no name, those that cannot be played."""
+    leakage: Leakage
     residual: Counter[str]
     """Sensitive values, by kind, in trajectories that were left out for them."""
 
 
-def write_files(warehouse: Warehouse, choice: Choice, directory: Path, policy: CurationPolicy) -> Written:
-    """Write what was chosen; trajectories that teach nothing, or hold what must not flow on, are left out of it."""
+def write_files(
+    warehouse: Warehouse, choice: Choice, directory: Path, policy: CurationPolicy, *, holdout: float
+) -> Written:
+    """Write what was chosen; trajectories that teach nothing, or hold what must not flow on, are left out of it.
+
+    About `holdout` of it is held out.
+    """
     with spooling() as spool:
-        reading = _Reading(spool, policy)
+        reading = _Reading(spool, policy, dict(choice.rows.select("trajectory_id", "task").iter_rows()))
         for documents in _documents(warehouse, choice.rows["trajectory_id"]):
             reading.add(documents)
         choice = choice.without(reading.left_out(choice.rows["trajectory_id"]))
+        choice = choice.dealt(pl.DataFrame(reading.told, TOLD, orient="row"), holdout, policy.seed)
         files = []
         if choice.has_pairs:
             usable: list[int] = []
             files.append(write_rows(directory / PAIRS, _pair_rows(choice.pairs, spool, usable)))
             choice = _with_pairs(choice, usable)
+        else:
+            choice = replace(choice, pairs=choice.pairs.clear())
         role = "demonstration" if choice.algorithm == "sft" else "scored"
         files.append(write_rows(directory / CONVERSATIONS, _conversation_rows(choice.rows, spool, role)))
         prompts = _prompt_sources(choice)
         if choice.is_online or prompts.height:
             files.append(write_rows(directory / PROMPTS, _prompt_rows(prompts, spool)))
-    return Written(choice, sorted(files, key=lambda file: file.name), _roles(choice, prompts, role), reading.residual)
+    return Written(
+        choice=choice,
+        files=sorted(files, key=lambda file: file.name),
+        roles=_roles(choice, prompts, role),
+        environments=Counter(prompts["environment"]),
+        leakage=leakage(read_rows(directory / CONVERSATIONS)),
+        residual=reading.residual,
+    )
 
 
 class _Reading:
     """Documents into the spool, except those that cannot be used."""
 
-    def __init__(self, spool: Spool, policy: CurationPolicy) -> None:
+    def __init__(self, spool: Spool, policy: CurationPolicy, tasks: Mapping[str, str]) -> None:
         self._spool = spool
         self._policy = policy
+        self._tasks = tasks
+        self.told: list[tuple[str, str, int, int, int]] = []
+        """As `TOLD`."""
         self._reasons: dict[str, str] = {}
         self.residual: Counter[str] = Counter()
 
@@ -72,8 +97,11 @@ class _Reading:
             if isinstance(found, Unusable):
                 self._reasons[trajectory_id] = found.reason
                 continue
+            if not _can_be_played(found):
+                found = replace(found, environment=None, environment_task=None)
             text = orjson.dumps(found.messages).decode()
-            residual = residual_secrets([text], self._policy.allowed, self._policy.tolerated)
+            named = dump([self._tasks[trajectory_id], task_type, found.environment_task])
+            residual = residual_secrets([text, named], self._policy.allowed, self._policy.tolerated)
             if residual:
                 self._reasons[trajectory_id] = "sensitive"
                 self.residual += residual
@@ -84,10 +112,46 @@ class _Reading:
                 "environment_task": found.environment_task,
             }
             self._spool.add(trajectory_id, text, facts)
+            self.told.append((trajectory_id, found.environment or "", *_hashes(found)))
 
     def left_out(self, trajectory_ids: Iterable[str]) -> dict[str, str]:
         """Those that are not in the spool, and why; some may be gone from the warehouse since they were chosen."""
         return {one: self._reasons.get(one, "gone") for one in trajectory_ids if one not in self._spool}
+
+
+def _can_be_played(found: Conversation) -> bool:
+    """Whether it is of a world that exists, and names a task of it."""
+    world = WORLDS.get(found.environment or "")
+    setup = orjson.loads(found.environment_task or "null")
+    if world is None or not isinstance(setup, dict):
+        return False
+    try:
+        world.task(setup)
+    except InvalidTask:
+        return False
+    return True
+
+
+def _hashes(found: Conversation) -> tuple[int, int, int]:
+    """Of the setup of its world (0 if it has none), of the words that open it, of these and all that was written."""
+    opening = opening_of(found.messages)
+    written = [message for message in found.messages[len(opening) :] if message["role"] == "assistant"]
+    setup = _hash(found.environment or "", found.environment_task or "") if found.environment else 0
+    asked = "\n".join(map(_words, opening))
+    if len(asked) >= LONG_OPENING:
+        # A time or a number of a run in it does not make it another request.
+        asked = re.sub(r"\w*\d\w*", "0", asked)
+    return setup, _hash(asked), _hash(*map(_words, [*opening, *written]))
+
+
+def _words(message: Message) -> str:
+    """What it says but for case and punctuation."""
+    text = f"{message['content']} {dump(message.get('tool_calls') or '')}".casefold()
+    return " ".join(re.findall(r"\w+", text)) or "".join(text.split())
+
+
+def _hash(*texts: str) -> int:
+    return int.from_bytes(blake2b("\n".join(texts).encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
 
 
 def _documents(warehouse: Warehouse, trajectory_ids: pl.Series) -> Iterator[pl.DataFrame]:
@@ -135,7 +199,8 @@ def _with_pairs(choice: Choice, usable: list[int]) -> Choice:
 def _prompt_sources(choice: Choice) -> pl.DataFrame:
     """The tasks, each with the trajectory that shows how it opens: one that can be played, if there is one."""
     by_task = choice.rows.sort(pl.col("environment").cast(pl.String) == "", "trajectory_id")
-    firsts = by_task.unique("task", keep="first", maintain_order=True).select("task", "split", "trajectory_id")
+    firsts = by_task.unique("task", keep="first", maintain_order=True)
+    firsts = firsts.select("task", "split", "trajectory_id", "environment")
     return choice.tasks.join(firsts, on="task").sort("task")
 
 

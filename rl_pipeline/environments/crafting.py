@@ -1,8 +1,8 @@
 """A small world of crafting: gather raw things, craft what the goal needs, then the goal.
 
 The recipes never change and are in no prompt: they are learnt by heart, or by trying, since a failed command names what
-is missing. A task is a goal and a few things at hand, drawn by the start's seed. Tiers go by the commands that a goal
-takes from nothing: 2-3, 4-6, and 7-10, where 10 is all there is.
+is missing. A task is a goal and a few things at hand: to have the same and to want the same is the same task. Tiers
+go by the commands that a goal takes from nothing: 2-3, 4-6, and 7-10, where 10 is all there is.
 """
 
 import re
@@ -51,7 +51,7 @@ _COMMAND = re.compile(r"\b(get|craft)\s+([a-z]+)", re.IGNORECASE)
 
 
 class CraftingWorld:
-    """The world `crafting`. Its tasks are `{"goal": thing, "start": seed}`."""
+    """The world `crafting`. Its tasks are `{"goal": thing, "have": things at hand, in order}`."""
 
     name = "crafting"
     instructions = "Answer with a command: get THING or craft THING."
@@ -64,17 +64,24 @@ class CraftingWorld:
         chosen: list[Task] = []
         while len(chosen) < count:
             randomness.shuffle(goals)
-            chosen += [_task(goal, randomness.randrange(_STARTS)) for goal in goals]
+            chosen += [_task(goal, things_at_hand(goal, randomness.randrange(_STARTS))) for goal in goals]
         return chosen[:count]
 
     def task(self, setup: Mapping[str, Any]) -> Task:
         """The task that `setup` describes."""
-        goal, start = setup.get("goal"), setup.get("start")
-        if not isinstance(goal, str) or goal not in RECIPES or type(start) is not int or not 0 <= start < _STARTS:
+        goal, have = setup.get("goal"), setup.get("have")
+        if (
+            not isinstance(goal, str)
+            or goal not in RECIPES
+            or not isinstance(have, list | tuple)
+            or len(have) > _MOST_AT_HAND
+            or any(thing not in _AT_HAND or thing == goal for thing in have)
+        ):
             raise InvalidTask(
-                f'no task of the world "crafting": give {{"goal": what it can craft, "start": 0 to {_STARTS - 1}}}'
+                f'no task of the world "crafting": give {{"goal": what it can craft, "have": up to {_MOST_AT_HAND} '
+                "other things that are raw or of the first tier}"
             )
-        return _task(goal, start)
+        return _task(goal, have)
 
     def open(self, task: Task) -> "CraftingEnvironment":
         """An attempt at `task`."""
@@ -93,7 +100,7 @@ class CraftingEnvironment:
     def reset(self, task: Task) -> str:
         """Start over with `task`."""
         self.goal = str(task.setup["goal"])
-        self.inventory = things_at_hand(self.goal, int(task.setup["start"]))
+        self.inventory = Counter(task.setup["have"])
         self._useless = 0
         self._done = False
         self._observation = f"Goal: {self.goal}. {self._listing()}"
@@ -149,11 +156,11 @@ class CraftingEnvironment:
         return f"Have {_listed(self.inventory) or 'nothing'}"
 
 
-def things_at_hand(goal: str, start: int) -> Counter[str]:
-    """What an attempt at `goal` begins with: up to three things, never the goal itself."""
-    randomness = Random(f"crafting start {start}")  # noqa: S311 - to repeat it is the point
+def things_at_hand(goal: str, seed: int) -> list[str]:
+    """Up to three things with which an attempt at `goal` may begin, never the goal itself."""
+    randomness = Random(f"crafting start {seed}")  # noqa: S311 - to repeat it is the point
     things = [thing for thing in _AT_HAND if thing != goal]
-    return Counter(randomness.choices(things, k=randomness.randrange(_MOST_AT_HAND + 1)))
+    return randomness.choices(things, k=randomness.randrange(_MOST_AT_HAND + 1))
 
 
 def next_command(goal: str, inventory: Mapping[str, int]) -> str:
@@ -167,9 +174,10 @@ def next_command(goal: str, inventory: Mapping[str, int]) -> str:
     return f"craft {goal}"
 
 
-def _task(goal: str, start: int) -> Task:
+def _task(goal: str, have: Sequence[str]) -> Task:
     tier = next(tier for tier, goals in TIERS.items() if goal in goals)
-    return Task(f"crafting-{goal}-{start}", tier, {"goal": goal, "start": start})
+    things = sorted(have)
+    return Task(f"crafting-{goal}-{'.'.join(things) or 'nothing'}", tier, {"goal": goal, "have": things})
 
 
 def _listed(things: Mapping[str, int]) -> str:

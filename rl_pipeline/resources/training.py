@@ -8,8 +8,8 @@ from pydantic import Field
 from rl_pipeline.contracts.training_request import Algorithm
 from rl_pipeline.stores.object_addresses import ObjectsAddress
 from rl_pipeline.stores.tracker import Tracker
-from rl_pipeline.training.base_models import BaseModels
-from rl_pipeline.training.signing import PublicKeys, SigningKey
+from rl_pipeline.training.checkpoints.signing import PublicKeys, SigningKey
+from rl_pipeline.training.plans.base_models import BaseModels
 from rl_pipeline.training.site import TrainingSite
 from rl_pipeline.training.triggers import TriggerPolicy
 
@@ -22,8 +22,14 @@ class TrainingResource(dg.ConfigurableResource[None]):
     threshold: int = Field(5000, description="New trajectories that start a training.")
     min_new: int = Field(500, description="With fewer new trajectories the schedule trains nothing.")
     degradation_drop: float = Field(0.10, description="Drop of the raw reward that starts a training.")
+    sample_size: int = Field(10_000, description="Trajectories of a training that the pipeline asks for.")
+    last_days: int = Field(30, description="Days that such a training looks back.")
+    min_reward: float = Field(0.5, description="Smallest reward that such a training imitates.")
+    domain_shares: dict[str, float] | None = Field(None, description="Share of each domain in it; else the same.")
+    literal_filter: bool = Field(False, description="It learns from nothing below the smallest reward.")
     work_directory: str = Field(description="Where training runs keep state to resume from.")
     import_directory: str = Field(description="Below which a request may name files of trajectories to learn from.")
+    import_prefixes: list[str] = Field([], description="s3:// places below which a request may name files.")
     model_directory: str = Field(description="Where base models are found by name, or kept once fetched.")
     processes: int | None = Field(None, description="Processes of a training; else one per GPU, or per core up to 2.")
     hostfile: str | None = Field(None, description="The nodes of a training, as DeepSpeed reads them.")
@@ -39,7 +45,16 @@ class TrainingResource(dg.ConfigurableResource[None]):
 
     def triggers(self) -> TriggerPolicy:
         """When a training is asked for."""
-        return TriggerPolicy(threshold=self.threshold, min_new=self.min_new, degradation_drop=self.degradation_drop)
+        return TriggerPolicy(
+            threshold=self.threshold,
+            min_new=self.min_new,
+            degradation_drop=self.degradation_drop,
+            sample_size=self.sample_size,
+            last_days=self.last_days,
+            min_reward=self.min_reward,
+            domain_shares=self.domain_shares,  # type: ignore[arg-type]  # the settings have checked them
+            literal_filter=self.literal_filter,
+        )
 
     def default_algorithm(self) -> Algorithm:
         """The algorithm of a request that names none."""

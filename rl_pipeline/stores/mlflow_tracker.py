@@ -64,20 +64,24 @@ class MLflowTracker:
         self._opened: MlflowClient | None = None
 
     def start_run(self, job_id: str, attempt: int, tags: Mapping[str, str] | None = None) -> TrackedRun:
-        # A hash, because a filter is written in a language of its own, in which an id could say anything.
-        identity = hashlib.sha256(f"{attempt}/{job_id}".encode()).hexdigest()
         with self.answers():
-            experiment_id = self._experiment_id()
-            found = self._client.search_runs([experiment_id], f"tags.attempt_identity = '{identity}'", max_results=1)
-            if found:
-                run = found[0]
-                self._client.update_run(run.info.run_id, status="RUNNING")
+            started = self._find_run(job_id, attempt)
+            if started is not None:
+                self._client.update_run(started.run_id, status="RUNNING")
             else:
+                identity = _identity(job_id, attempt)
                 names = {"job_id": job_id, "attempt": str(attempt), "attempt_identity": identity}
+                experiment_id = self._experiment_id()
                 run = self._client.create_run(experiment_id, tags=names, run_name=f"{job_id} attempt {attempt}")
-        started = _MLflowRun(self, self._client, experiment_id, run.info.run_id)
+                started = _MLflowRun(self, self._client, experiment_id, run.info.run_id)
         started.set_tags(tags or {})
         return started
+
+    def end_run(self, job_id: str, attempt: int, outcome: RunOutcome) -> None:
+        with self.answers():
+            started = self._find_run(job_id, attempt)
+        if started is not None:
+            started.end(outcome)
 
     def register(self, model: str, url: str, run_id: str, tags: Mapping[str, str] | None = None) -> RegisteredVersion:
         with self.answers():
@@ -110,6 +114,12 @@ class MLflowTracker:
                 return None
             raise
 
+    def remove_alias(self, model: str, alias: str, url: str) -> None:
+        named = self.find_alias(model, alias)
+        if named is not None and named.url == url:
+            with self.answers():
+                self._client.delete_registered_model_alias(model, alias)
+
     @property
     def _client(self) -> "MlflowClient":
         with self._opening:
@@ -120,6 +130,11 @@ class MLflowTracker:
     def page_of(self, experiment_id: str, run_id: str) -> str | None:
         """The address of a run for people."""
         return f"{_shown(self._pages).rstrip('/')}/#/experiments/{experiment_id}/runs/{run_id}" if self._pages else None
+
+    def _find_run(self, job_id: str, attempt: int) -> "_MLflowRun | None":
+        experiment_id, identity = self._experiment_id(), _identity(job_id, attempt)
+        found = self._client.search_runs([experiment_id], f"tags.attempt_identity = '{identity}'", max_results=1)
+        return _MLflowRun(self, self._client, experiment_id, found[0].info.run_id) if found else None
 
     def _experiment_id(self) -> str:
         while (found := self._client.get_experiment_by_name(self._experiment)) is None:
@@ -214,6 +229,11 @@ class _MLflowRun:
     def _log(self, **batch: Any) -> None:
         with self._tracker.answers():
             self._client.log_batch(self._run_id, **batch)
+
+
+def _identity(job_id: str, attempt: int) -> str:
+    """A hash, because a filter is written in a language of its own, in which an id could say anything."""
+    return hashlib.sha256(f"{attempt}/{job_id}".encode()).hexdigest()
 
 
 def _mind_manners() -> None:

@@ -77,6 +77,9 @@ class Tracker(Protocol):
     def start_run(self, job_id: str, attempt: int, tags: Mapping[str, str] | None = None) -> TrackedRun:
         """The run of this attempt: always the same one, however often it is started, by one process at a time."""
 
+    def end_run(self, job_id: str, attempt: int, outcome: RunOutcome) -> None:
+        """Close the run of this attempt, whoever has started it; nothing where nobody has. May be repeated."""
+
     def register(self, model: str, url: str, run_id: str, tags: Mapping[str, str] | None = None) -> RegisteredVersion:
         """The version of `model` that is the checkpoint at `url`; made once for each run and address."""
 
@@ -85,3 +88,6 @@ class Tracker(Protocol):
 
     def find_alias(self, model: str, alias: str) -> RegisteredVersion | None:
         """The version that the alias means, or None."""
+
+    def remove_alias(self, model: str, alias: str, url: str) -> None:
+        """Let `alias` mean nothing if it means the checkpoint at `url`. May be repeated."""

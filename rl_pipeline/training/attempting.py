@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from rl_pipeline.errors import PipelineError
-from rl_pipeline.training.attempts import apply_changes, changes_of
-from rl_pipeline.training.checkpoint_manifest import CheckpointCorrupt
-from rl_pipeline.training.checkpoints import verify
-from rl_pipeline.training.exits import Exit, has_result
-from rl_pipeline.training.failures import Failure, classify
-from rl_pipeline.training.jobs import Attempt, Job
-from rl_pipeline.training.launching import LaunchOutcome, launch
-from rl_pipeline.training.plan import TrainingPlan
+from rl_pipeline.training.checkpoints.manifest import CheckpointCorrupt
+from rl_pipeline.training.checkpoints.storage import verify
+from rl_pipeline.training.jobs.attempts import apply_changes, changes_of
+from rl_pipeline.training.jobs.job import Attempt, Job
+from rl_pipeline.training.launching.exits import Exit, has_result
+from rl_pipeline.training.launching.failures import Failure, classify
+from rl_pipeline.training.launching.launch import LaunchOutcome, launch
+from rl_pipeline.training.plans.plan import TrainingPlan
 from rl_pipeline.training.site import TrainingSite
 from rl_pipeline.training.work_directory import WorkDirectory
 
@@ -86,8 +86,8 @@ def run_program(
     site: TrainingSite,
     *,
     environment: Mapping[str, str],
-    on_progress: Callable[[dict[str, Any]], None],
     stop_requested: Callable[[], bool],
+    on_progress: Callable[[Mapping[str, Any]], None],
 ) -> FinishedTraining:
     """Run the training program to its end. Raises `TrainingFailed` and `TrainingStopped`.
 

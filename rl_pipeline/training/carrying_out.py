@@ -1,5 +1,6 @@
 """An attempt from its first to its last word: train, deliver, and say in its row how it ended, whatever happens."""
 
+import logging
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,29 +25,60 @@ from rl_pipeline.training.attempting import (
     lay_out,
     run_program,
 )
-from rl_pipeline.training.attempts import outcome_of_stop
-from rl_pipeline.training.base_models import BaseModels
-from rl_pipeline.training.checkpoints import CheckpointStorageFailed
-from rl_pipeline.training.deepspeed_config import memory_estimate
-from rl_pipeline.training.delivering import Registration, describe, record, register, result_of, store
-from rl_pipeline.training.failures import Failure
-from rl_pipeline.training.job_rows import JobCancelled, check_wanted, end_attempt, job_of, keep_plan, quarantine
-from rl_pipeline.training.jobs import Attempt, Job
-from rl_pipeline.training.machine import inspect_machine
-from rl_pipeline.training.model_card import CardDataset
-from rl_pipeline.training.model_size import size_of_model
-from rl_pipeline.training.plan import TrainingPlan
-from rl_pipeline.training.planning import DatasetFacts, plan_of, with_memory
-from rl_pipeline.training.presets import preset_of
-from rl_pipeline.training.releasing import ReleasedCheckpoint
-from rl_pipeline.training.signing import SigningKey
+from rl_pipeline.training.checkpoints.manifest import CheckpointCorrupt
+from rl_pipeline.training.checkpoints.model_card import CardDataset
+from rl_pipeline.training.checkpoints.releasing import ReleasedCheckpoint
+from rl_pipeline.training.checkpoints.signing import SigningKey
+from rl_pipeline.training.checkpoints.storage import CheckpointStorageFailed
+from rl_pipeline.training.delivering import (
+    NobodySigns,
+    Registration,
+    describe,
+    record,
+    register,
+    result_of,
+    store,
+    withdraw,
+)
+from rl_pipeline.training.jobs.attempts import outcome_of_stop
+from rl_pipeline.training.jobs.job import Attempt, Job
+from rl_pipeline.training.jobs.rows import (
+    JobCancelled,
+    attempts_of,
+    check_wanted,
+    end_attempt,
+    job_of,
+    keep_plan,
+    quarantine,
+)
+from rl_pipeline.training.launching.failures import Failure
+from rl_pipeline.training.leftovers import remove_what_was_delivered
+from rl_pipeline.training.plans.base_models import BaseModels, HubUnreachable, is_signed
+from rl_pipeline.training.plans.deepspeed_config import memory_estimate
+from rl_pipeline.training.plans.machine import inspect_machine
+from rl_pipeline.training.plans.model_size import size_of_model
+from rl_pipeline.training.plans.plan import TrainingPlan
+from rl_pipeline.training.plans.planning import DatasetFacts, plan_of, with_memory
+from rl_pipeline.training.plans.presets import preset_of
+from rl_pipeline.training.program.listeners import LogLines
+from rl_pipeline.training.program.reporting import FIGURES
 from rl_pipeline.training.site import TrainingSite
 
-_TOLD = ("loss", "reward_mean", "kl_divergence", "learning_rate", "tokens_per_second")
 # Of smaller models the estimator's own import takes more time and memory than what it would tell.
 _WORTH_AN_ESTIMATE = 100_000_000
-# What passes by itself: the next attempt finds it gone.
-_PASSING = (ObjectsUnavailable, StreamUnavailable, WarehouseUnavailable, CheckpointStorageFailed, LeaseLost)
+# What passes by itself: the next attempt finds it gone, fetches once more what was damaged, or trains it again.
+_PASSING = (
+    ObjectsUnavailable,
+    StreamUnavailable,
+    WarehouseUnavailable,
+    HubUnreachable,
+    CheckpointStorageFailed,
+    CheckpointCorrupt,
+    LeaseLost,
+    OSError,
+)
+
+_log = logging.getLogger(__name__)
 
 
 class NothingToTrain(PipelineError):
@@ -71,6 +103,8 @@ class AttemptRun:
     """Of the training program."""
     tell: Callable[[str], None]
     """Lines for the run's log."""
+    hear: Callable[[Mapping[str, Any]], None] = lambda _: None
+    """Every line of the program's progress, for whoever follows it."""
 
     @property
     def attempt(self) -> Attempt:
@@ -97,8 +131,12 @@ def carry_out_attempt(run: AttemptRun, *, is_canceling: Callable[[], bool]) -> C
 
     What an earlier attempt has trained and could not deliver is delivered as it is.
     """
-    with ending_in_its_row(run.tables, run.attempt, is_canceling):
-        return _completed(run)
+    try:
+        with ending_in_its_row(run.tables, run.attempt, is_canceling):
+            return _completed(run)
+    except BaseException:
+        _end_for_people(run)
+        raise
 
 
 @contextmanager
@@ -134,6 +172,17 @@ def ending_in_its_row(tables: Warehouse, attempt: Attempt, is_canceling: Callabl
         raise
 
 
+def _end_for_people(run: AttemptRun) -> None:
+    """Let the attempt's run in the tracker end as its row does: a program that was killed has not said so itself."""
+    job_id, number = run.job.job_id, run.attempt.number
+    try:
+        rows = attempts_of(run.tables, [job_id])[job_id]
+        outcome = next((row.outcome for row in rows if row.number == number), None)
+        run.tracker.end_run(job_id, number, outcome or "failed")
+    except PipelineError as unanswered:
+        _log.warning("the tracker may show attempt %d of %s as running: %s", number, job_id, unanswered)
+
+
 def _completed(run: AttemptRun) -> CompletedAttempt:
     dataset = newest_dataset(run.tables, run.job.job_id)
     finished = finished_before(run.site, run.attempts)
@@ -146,11 +195,13 @@ def _completed(run: AttemptRun) -> CompletedAttempt:
     run.lease.confirm()
     check_wanted(run.tables, run.job.job_id)
     curves = describe(finished, _card(dataset), _lineage(run.job, finished, dataset))
-    released = store(finished, run.job, run.models, run.signing_key)
-    record(run.tables, finished, run.job, dataset.dataset_id, released)
-    registration = register(run.tracker, finished, run.job, dataset.dataset_id, released)
+    with _withdrawn_if_cancelled(run):
+        released = store(finished, run.job, run.models, run.signing_key)
+        record(run.tables, finished, run.job, dataset.dataset_id, released)
+        registration = register(run.tracker, finished, run.job, dataset.dataset_id, released)
     result = result_of(finished, released, run.site, dataset.trajectories)
     ended = end_attempt(run.tables, run.attempt, "completed", datetime.now(UTC), result=result)
+    remove_what_was_delivered(finished.work)
     return CompletedAttempt(
         plan=finished.plan,
         result=result,
@@ -163,12 +214,26 @@ def _completed(run: AttemptRun) -> CompletedAttempt:
     )
 
 
+@contextmanager
+def _withdrawn_if_cancelled(run: AttemptRun) -> Iterator[None]:
+    """A delivery that breaks is ended by the next attempt; of a job that was cancelled nothing stays released."""
+    try:
+        yield
+    except BaseException:
+        if not job_of(run.tables, run.job.job_id).is_wanted:
+            withdraw(run.tables, run.models, run.tracker, run.job, datetime.now(UTC))
+        raise
+
+
 def _train(run: AttemptRun, dataset: StoredDataset) -> FinishedTraining:
     job, site = run.job, run.site
     asked = job.request.training_config
     if asked.algorithm is None or asked.base_model is None:
         raise NothingToTrain(f"the job {job.job_id} names no algorithm or no base model: ask for another")
-    base = run.base_models.find(asked.base_model)
+    if run.signing_key is None:
+        # It would be found out by `store`, after all the work.
+        raise NobodySigns("no key signs checkpoints: put <key id>:<private key> into CHECKPOINT_SIGNING_KEY, ask again")
+    base = run.base_models.find(asked.base_model, run.models)
     work = site.directory(job.job_id, run.attempt.number)
     fetch_dataset(run.datasets, dataset, work.dataset)
     machine, size = inspect_machine(run.environment), size_of_model(base)
@@ -184,6 +249,8 @@ def _train(run: AttemptRun, dataset: StoredDataset) -> FinishedTraining:
     plan = final_plan(first, run.attempts)
     if plan.distribution.deepspeed and size.parameters >= _WORTH_AN_ESTIMATE:
         plan = with_memory(plan, memory_estimate(plan, size), machine)
+    if asked.base_model.startswith("s3://") and not is_signed(base):
+        plan = plan.model_copy(update={"notes": (*plan.notes, f"Nobody has signed the base model {asked.base_model}.")})
     keep_plan(run.tables, run.attempt, plan)
     lay_out(site, job, run.attempt, plan, base)
     for note in plan.notes:
@@ -193,31 +260,27 @@ def _train(run: AttemptRun, dataset: StoredDataset) -> FinishedTraining:
         work,
         site,
         environment=run.environment,
-        on_progress=_Teller(run.tell),
         stop_requested=run.lease.lost.is_set,
+        on_progress=_followed(run, plan),
     )
 
 
+def _followed(run: AttemptRun, plan: TrainingPlan) -> Callable[[Mapping[str, Any]], None]:
+    """What is done with a line of progress. A program on several nodes cannot reach the run's log by itself."""
+    if plan.distribution.nodes == 1:
+        return run.hear
+    lines = LogLines(run.tell)
+
+    def told(line: Mapping[str, Any]) -> None:
+        run.hear(line)
+        lines.hear(line, {name: line[name] for name in FIGURES if name in line})
+
+    return told
+
+
 def _facts(dataset: StoredDataset) -> DatasetFacts:
-    """A dataset whose tasks are of several worlds, or partly of none, cannot be played as a whole."""
-    environment = dataset.environments[0] if len(dataset.environments) == 1 else None
-    return DatasetFacts(dataset.trajectories - dataset.holdout, dataset.holdout, environment)
-
-
-class _Teller:
-    """Progress as lines for the run's log: each phase, the first step, and then every twentieth of the way."""
-
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
-        self._told: tuple[str, int] = ("", -1)
-
-    def __call__(self, progress: dict[str, Any]) -> None:
-        phase, step, total = progress.get("phase", "training"), progress.get("step", 0), progress.get("total_steps")
-        part = 20 * step // total if total else -1
-        if (phase, part) != self._told:
-            self._told = (phase, part)
-            figures = [f"{name} {progress[name]:.4g}" for name in _TOLD if isinstance(progress.get(name), int | float)]
-            self._tell(", ".join([f"{phase}: step {step} of {total}" if total else phase, *figures]))
+    train = dataset.trajectories - dataset.holdout
+    return DatasetFacts(train, dataset.holdout, dataset.environment, dataset.manifest_url)
 
 
 def _end_failed(tables: Warehouse, attempt: Attempt, failure: Failure) -> None:

@@ -1,8 +1,10 @@
 """From a finished training to a checkpoint that others may use: described, signed, stored, recorded, registered."""
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from rl_pipeline.errors import PipelineError
@@ -10,12 +12,12 @@ from rl_pipeline.stores.objects import Objects
 from rl_pipeline.stores.tracker import Tracker, TrackerRefused, TrackerUnavailable
 from rl_pipeline.stores.warehouse import Warehouse
 from rl_pipeline.training.attempting import FinishedTraining
-from rl_pipeline.training.checkpoints import amend
-from rl_pipeline.training.curves import draw_curves
-from rl_pipeline.training.jobs import Job
-from rl_pipeline.training.model_card import MODEL_CARD, CardDataset, model_card
-from rl_pipeline.training.releasing import ReleasedCheckpoint, release
-from rl_pipeline.training.signing import SigningKey
+from rl_pipeline.training.checkpoints.curves import draw_curves
+from rl_pipeline.training.checkpoints.model_card import MODEL_CARD, CardDataset, model_card
+from rl_pipeline.training.checkpoints.releasing import ReleasedCheckpoint, delete_released, release
+from rl_pipeline.training.checkpoints.signing import SigningKey
+from rl_pipeline.training.checkpoints.storage import amend
+from rl_pipeline.training.jobs.job import Job
 from rl_pipeline.training.site import TrainingSite
 
 CURVES = "curves.png"
@@ -24,11 +26,31 @@ AGENT = "agent-zero-rl"
 
 
 _KEPT_OF_RESULT = ("measure", "improvement", "base", "final")
-_KEYS_OF_MEASURES = {"success": "success_sampled", "reward": "reward_mean"}
 _NO_LONGER_BEST = """
     INSERT INTO model_checkpoints SELECT * REPLACE (false AS is_best, version + 1 AS version)
     FROM model_checkpoints FINAL WHERE id = {id:String}
 """
+_WITHDRAWN = """
+    INSERT INTO model_checkpoints
+    SELECT * REPLACE (false AS is_best, {now:DateTime64(3, 'UTC')} AS pruned_at, version + 1 AS version)
+    FROM model_checkpoints FINAL WHERE id = {id:String}
+"""
+# Of those from the same base by the same measure. Of equals the one that is marked stays it.
+_BEST_OF_THE_OTHERS = """
+    INSERT INTO model_checkpoints SELECT * REPLACE (true AS is_best, version + 1 AS version)
+    FROM model_checkpoints FINAL WHERE id IN (
+        SELECT id FROM model_checkpoints FINAL
+        WHERE id != {id:String} AND NOT shadow AND pruned_at IS NULL
+            AND JSONExtract(performance_metrics, 'improvement', 'Nullable(Float64)') IS NOT NULL
+            AND (base_model, JSONExtractString(performance_metrics, 'measure')) IN (
+                SELECT base_model, JSONExtractString(performance_metrics, 'measure')
+                FROM model_checkpoints FINAL WHERE id = {id:String}
+            )
+        ORDER BY JSONExtractFloat(performance_metrics, 'improvement') DESC, is_best DESC, created_at LIMIT 1
+    )
+"""
+
+_log = logging.getLogger(__name__)
 
 
 class NobodySigns(PipelineError):
@@ -59,7 +81,22 @@ def store(finished: FinishedTraining, job: Job, models: Objects, key: SigningKey
     """Verify, sign and upload the model of a finished training. May be repeated. Raises `NobodySigns`."""
     if key is None:
         raise NobodySigns("no key signs checkpoints: put <key id>:<private key> into CHECKPOINT_SIGNING_KEY")
-    return release(finished.work.final, models, f"{job.job_id}/final", key)
+    return release(finished.work.final, models, _released_at(job), key)
+
+
+def withdraw(warehouse: Warehouse, models: Objects, tracker: Tracker, job: Job, now: datetime) -> None:
+    """Take back what was stored of a job that was cancelled meanwhile. May be repeated.
+
+    The best that it may have beaten is the best again, and the registry names it no more: nobody is the candidate.
+    """
+    checkpoint_id = _released_at(job)
+    delete_released(models, checkpoint_id)
+    warehouse.execute(_WITHDRAWN, {"id": checkpoint_id, "now": now})
+    warehouse.execute(_BEST_OF_THE_OTHERS, {"id": checkpoint_id})
+    try:
+        tracker.remove_alias(AGENT, _alias(job), models.url(checkpoint_id))
+    except (TrackerUnavailable, TrackerRefused) as refused:
+        _log.warning("%s was withdrawn, and the registry may still name it: %s", checkpoint_id, refused)
 
 
 def record(
@@ -68,9 +105,10 @@ def record(
     """Write the checkpoint and its lineage down. May be repeated: a checkpoint has one row."""
     import polars as pl
 
-    checkpoint_id = f"{job.job_id}/final"
+    checkpoint_id = _released_at(job)
     others = _best_others(warehouse, checkpoint_id, finished.plan.base_model, finished.result.get("measure"))
-    is_best = not job.shadow and all(_beats(finished.result, metrics) for metrics in [{}, *others.values()])
+    gain = finished.result.get("improvement")
+    is_best = not job.shadow and gain is not None and all(gain > other for other in others.values())
     row = {
         "id": checkpoint_id,
         "agent_id": AGENT,
@@ -97,30 +135,31 @@ def record(
     warehouse.insert("checkpoint_datasets", lineage)
 
 
-def _best_others(warehouse: Warehouse, own: str, base_model: str, measure: str | None) -> dict[str, dict[str, Any]]:
-    """The figures of the best checkpoint from the same base by the same measure, by its id, if there is one.
+def _released_at(job: Job) -> str:
+    """The prefix of its checkpoint in the store of models, which is the checkpoint's id too."""
+    return f"{job.job_id}/final"
 
+
+def _alias(job: Job) -> str:
+    """By which people find the newest checkpoint of its kind."""
+    return "shadow" if job.shadow else "candidate"
+
+
+def _best_others(warehouse: Warehouse, own: str, base_model: str, measure: str | None) -> dict[str, float]:
+    """What the best checkpoint from the same base by the same measure gained over it, by its id, if there is one.
+
+    Gains are compared, not what was reached: each job has held-out tasks of its own, each reward model its own zero.
     There are two after a kill between the two changes that make another the best.
     """
     found = warehouse.query(
         """
-        SELECT id, performance_metrics FROM model_checkpoints FINAL
+        SELECT id, JSONExtractFloat(performance_metrics, 'improvement') AS gain FROM model_checkpoints FINAL
         WHERE is_best AND id != {own:String} AND base_model = {base:String}
             AND JSONExtractString(performance_metrics, 'measure') = {measure:String}
         """,
         {"own": own, "base": base_model, "measure": measure or ""},
     )
-    return {row["id"]: json.loads(row["performance_metrics"])["final"] for row in found.iter_rows(named=True)}
-
-
-def _beats(result: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether it was measured and reaches more than the other did. Losses count the other way round."""
-    measure = result.get("measure")
-    key = _KEYS_OF_MEASURES.get(str(measure), str(measure))
-    reached, before = result["final"].get(key), other.get(key)
-    if reached is None or before is None:
-        return reached is not None
-    return bool(reached < before) if measure == "holdout_loss" else bool(reached > before)
+    return dict(found.iter_rows())
 
 
 def register(
@@ -137,7 +176,7 @@ def register(
         run = tracker.start_run(job.job_id, finished.plan.attempt)
         run.set_tags({"checkpoint": released.url, **tags})
         version = tracker.register(AGENT, released.url, run.run_id, tags)
-        tracker.set_alias(version, "shadow" if job.shadow else "candidate")
+        tracker.set_alias(version, _alias(job))
         run.end("completed")
     except (TrackerUnavailable, TrackerRefused) as refused:
         return Registration(None, None, f"not registered: {refused}")

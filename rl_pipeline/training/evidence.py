@@ -10,6 +10,7 @@ from typing import Any
 
 from rl_pipeline.stores.warehouse import Warehouse
 from rl_pipeline.training.degradation import BAKE_TRAJECTORIES, DayOfModel, Sample, ServingModel
+from rl_pipeline.training.jobs.job import FINAL_STATES
 from rl_pipeline.training.triggers import Evidence
 
 _RECENT = timedelta(hours=24)
@@ -27,24 +28,37 @@ def read_evidence(
     """The evidence for a decision. `stream` is that of the trajectories; `scheduled_for` is set by the schedule."""
     jobs = warehouse.query(
         """
-        SELECT job_id, state, trigger_reason, watermark, accepted_at FROM training_jobs FINAL
+        SELECT job_id, state, trigger_reason, source, shadow, watermark, accepted_at FROM training_jobs FINAL
         ORDER BY accepted_at DESC, job_id DESC
         """
     ).to_dicts()
-    completed = next((job for job in jobs if job["state"] == "completed"), None)
-    own = (
-        job["job_id"]
-        for job in jobs
-        if job["trigger_reason"] != "manual" and job["state"] not in ("completed", "failed", "cancelled")
-    )
+    trainings = [job for job in jobs if _is_training(job)]
+    last = next(iter(trainings), None)
+    completed = next((job for job in trainings if job["state"] == "completed"), None)
+    own = (job["job_id"] for job in jobs if _is_own(job) and job["state"] not in FINAL_STATES)
     return Evidence(
-        new_since_last_job=new_rewarded(warehouse, stream, jobs[0] if jobs else None),
+        new_since_last_training=new_rewarded(warehouse, stream, last),
         new_since_last_completed=new_rewarded(warehouse, stream, completed),
-        last_job=jobs[0]["job_id"] if jobs else "",
+        last_training=last["job_id"] if last else "",
         under_way=next(own, None),
         serving=serving_model(warehouse, stream, now),
         scheduled_for=scheduled_for,
     )
+
+
+def _is_training(job: Mapping[str, Any]) -> bool:
+    """Whether a job has learnt, or will, from what came by the stream, for what is deployed.
+
+    One that the pipeline asked for counts though it failed or was cancelled: else it would be asked for again at once,
+    and again.
+    """
+    if job["source"] not in ("clickhouse", "nats_stream") or job["shadow"]:
+        return False
+    return _is_own(job) or job["state"] not in ("cancelling", "cancelled", "failed")
+
+
+def _is_own(job: Mapping[str, Any]) -> bool:
+    return bool(job["trigger_reason"] != "manual")
 
 
 def new_rewarded(warehouse: Warehouse, stream: str, last: Mapping[str, Any] | None) -> int:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from rl_pipeline.training.plan import TrainingPlan
+from rl_pipeline.training.plans.plan import TrainingPlan
 from rl_pipeline.training.work_directory import WorkDirectory
 
 

@@ -4,8 +4,8 @@
 |---|---|---|
 | the model in service has become worse | `performance_degradation` | urgent |
 | somebody asks for it | `manual` | high |
-| enough new trajectories since the last job | `threshold_reached` | normal |
-| it is time, and something is new since the last training | `scheduled` | normal |
+| enough new trajectories since the last training | `threshold_reached` | normal |
+| it is time, and something is new since the last that completed | `scheduled` | normal |
 | otherwise | wait | |
 
 The first row that holds decides. Whatever is decided becomes a request on `agent.rl.training.request.v1`, like any
@@ -20,7 +20,7 @@ from uuid import UUID, uuid5
 from rl_pipeline.contracts import Priority, TrainingRequest, TriggerReason
 from rl_pipeline.contracts.trajectory import Domain
 from rl_pipeline.training.degradation import ServingModel, needs_training
-from rl_pipeline.training.requests import PRIORITIES
+from rl_pipeline.training.jobs.requests import PRIORITIES
 
 _CAUSES = UUID("6f1d3c52-8f0e-4d0a-9a53-6c2f6a0d7a10")
 
@@ -30,7 +30,7 @@ class TriggerPolicy:
     """When this deployment trains by itself, and on what."""
 
     threshold: int = 5000
-    """So many new rewarded trajectories since the last job."""
+    """So many new rewarded trajectories since the last training."""
     min_new: int = 500
     """With fewer new ones since the last completed training the schedule trains nothing."""
     degradation_drop: float = 0.10
@@ -47,10 +47,10 @@ class TriggerPolicy:
 class Evidence:
     """What is known when it is decided."""
 
-    new_since_last_job: int
+    new_since_last_training: int
     new_since_last_completed: int
-    last_job: str = ""
-    """The newest job, however it ended."""
+    last_training: str = ""
+    """The job of the last training, which may be under way, or have failed if the pipeline itself asked for it."""
     under_way: str | None = None
     """A job that was asked for by the pipeline itself and has not ended."""
     serving: ServingModel | None = None
@@ -104,7 +104,7 @@ def decide(evidence: Evidence, policy: TriggerPolicy) -> Decision | Wait:
             degraded_model=serving.version,
         )
     if evidence.manual:
-        return Decision("manual", "somebody asked for it", cause=f"manual after {evidence.last_job}")
+        return Decision("manual", "somebody asked for it", cause=f"manual after {evidence.last_training}")
     return _of_its_own_accord(evidence, policy)
 
 
@@ -138,12 +138,12 @@ def request_for(
 def _of_its_own_accord(evidence: Evidence, policy: TriggerPolicy) -> Decision | Wait:
     if evidence.under_way is not None:
         return Wait(f"the job {evidence.under_way} is under way")
-    new = f"{evidence.new_since_last_job:,} new trajectories since the last job"
-    if evidence.new_since_last_job >= policy.threshold:
-        return Decision("threshold_reached", new, cause=f"threshold after {evidence.last_job}")
+    new = f"{evidence.new_since_last_training:,} new trajectories since the last training"
+    if evidence.new_since_last_training >= policy.threshold:
+        return Decision("threshold_reached", new, cause=f"threshold after {evidence.last_training}")
     if evidence.scheduled_for is None:
         return Wait(f"{new}, {policy.threshold:,} are needed")
-    fresh = f"{evidence.new_since_last_completed:,} new trajectories since the last training"
+    fresh = f"{evidence.new_since_last_completed:,} new trajectories since the last completed training"
     if evidence.new_since_last_completed < policy.min_new:
         return Wait(f"{fresh}, the schedule needs {policy.min_new:,}")
     return Decision("scheduled", fresh, cause=f"scheduled {evidence.scheduled_for.isoformat()}")

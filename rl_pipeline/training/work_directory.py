@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from rl_pipeline.training.exits import LOG_FILE, PLAN_FILE, PROGRESS_FILE, RESULT_FILE
+from rl_pipeline.training.launching.exits import LOG_FILE, PLAN_FILE, PROGRESS_FILE, RESULT_FILE
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,9 @@ from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.partitions import training_jobs
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.stores.jetstream import JetStream
+from rl_pipeline.stores.jetstream_lease import JetStreamLeases
+from rl_pipeline.training.jobs.advancing import TRAINING_LEASE
+from rl_pipeline.training.jobs.job import Attempt
 from rl_pipeline_tests.training.stored_training import (
     NOWHERE,
     TrainingPlace,
@@ -47,13 +50,15 @@ def resources(place: TrainingPlace, clickhouse_url: str) -> dict[str, Any]:
     return place.resources(clickhouse_url)
 
 
-def materialize(resources: dict[str, Any], job_id: str) -> dg.ExecuteInProcessResult:
+def materialize(resources: dict[str, Any], job_id: str, attempt: Attempt | None = None) -> dg.ExecuteInProcessResult:
+    """The run that is started for an attempt, or by a person."""
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions("training_jobs", [job_id])
         return dg.materialize(
             [trajectory_rewards, curated_datasets, whatever_learns_from_it],
             selection=dg.AssetSelection.assets(curated_datasets, whatever_learns_from_it),
             partition_key=job_id,
+            tags=attempt.tags if attempt else {},
             resources=resources,
             instance=instance,
             raise_on_error=False,
@@ -73,7 +78,7 @@ def verdicts(result: dg.ExecuteInProcessResult) -> dict[str, bool]:
 def test_a_job_gets_its_dataset_and_people_see_what_is_in_it(place: TrainingPlace, resources: dict[str, Any]) -> None:
     place.ask("job")
     attempt = place.started()
-    result = materialize(resources, "job")
+    result = materialize(resources, "job", attempt)
     assert result.success
     assert set(verdicts(result).values()) == {True}
     assert trained_on == ["job"]
@@ -99,8 +104,7 @@ def test_a_job_gets_its_dataset_and_people_see_what_is_in_it(place: TrainingPlac
 
 def test_a_domain_that_is_missing_is_shown_and_stops_nothing(place: TrainingPlace, resources: dict[str, Any]) -> None:
     place.ask("job", domains=("general", "coding"))
-    place.started()
-    result = materialize(resources, "job")
+    result = materialize(resources, "job", place.started())
     assert result.success
     assert [name for name, passed in verdicts(result).items() if not passed] == ["every_domain_is_present"]
     assert trained_on == ["job"]
@@ -113,7 +117,7 @@ def test_an_empty_dataset_stops_the_run_is_made_once_more_and_then_given_up(
     for number in (1, 2):
         attempt = place.started()
         assert (attempt.number, attempt.starts_from) == (number, "dataset")
-        result = materialize(resources, "job")
+        result = materialize(resources, "job", attempt)
         assert not result.success
         assert not verdicts(result)["the_dataset_is_not_empty"]
         ended = place.attempts("job")[-1]
@@ -127,20 +131,6 @@ def test_an_empty_dataset_stops_the_run_is_made_once_more_and_then_given_up(
     assert [status.error and status.error.code for status in told] == [None, "DATA", "DATA"]
 
 
-def test_a_filter_that_cannot_be_fails_the_job_with_the_reason_and_is_not_tried_again(
-    place: TrainingPlace, resources: dict[str, Any]
-) -> None:
-    place.ask("job", filters={"pair_margin": 7}, algorithm="dpo")
-    place.started()
-    assert "pair_margin" in failure_of(materialize(resources, "job"))
-    place.look()
-    assert place.job("job").state == "failed"
-    status = place.statuses("job")[-1]
-    assert status.error is not None
-    assert (status.status, status.error.code) == ("failed", "UNKNOWN")
-    assert "pair_margin" in str(status.error.message)
-
-
 def test_a_store_that_is_away_is_tried_again_later(
     place: TrainingPlace, clickhouse_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,8 +140,7 @@ def test_a_store_that_is_away_is_tried_again_later(
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     away = place.resources(clickhouse_url, objects_url="s3://datasets", objects_endpoint_url=NOWHERE)
     place.ask("job")
-    place.started()
-    assert not materialize(away, "job").success
+    assert not materialize(away, "job", place.started()).success
     [ended] = place.attempts("job")
     assert (ended.outcome, ended.failure_code) == ("failed", "INFRA")
     place.look()
@@ -169,3 +158,21 @@ def test_a_job_whose_turn_it_is_not_is_left_alone(place: TrainingPlace, resource
     assert "its runs are started for it when it is its turn" in failure_of(materialize(resources, "second"))
     [waiting] = place.attempts("second")
     assert (waiting.has_begun, waiting.is_open) == (False, True)
+
+
+def test_a_person_who_starts_a_run_of_a_job_that_runs_is_told_what_to_do_and_disturbs_nothing(
+    place: TrainingPlace, resources: dict[str, Any]
+) -> None:
+    place.ask("job")
+    place.started()
+    assert "ask for another job with `rl-pipeline train`" in failure_of(materialize(resources, "job"))
+    [waiting] = place.attempts("job")
+    assert (waiting.has_begun, waiting.is_open) == (False, True)
+
+
+def test_a_dataset_is_made_under_the_lease_of_the_training(place: TrainingPlace, resources: dict[str, Any]) -> None:
+    place.ask("job")
+    attempt = place.started()
+    assert JetStreamLeases(place.messages).acquire(TRAINING_LEASE, "another#1#run", 60)
+    assert "another#1#run holds the lease" in failure_of(materialize(resources, "job", attempt))
+    assert trained_on == []

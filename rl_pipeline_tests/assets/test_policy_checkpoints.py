@@ -17,12 +17,14 @@ from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.stores.jetstream_lease import JetStreamLeases
 from rl_pipeline.stores.mlflow_tracker import MLflowTracker
-from rl_pipeline.training.advancing import TRAINING_LEASE
+from rl_pipeline.training.attempting import TrainingStopped
+from rl_pipeline.training.carrying_out import AttemptRun
+from rl_pipeline.training.checkpoints.releasing import download_checkpoint
+from rl_pipeline.training.checkpoints.signing import PublicKeys
 from rl_pipeline.training.delivering import AGENT
-from rl_pipeline.training.job_rows import end_attempt, keep_plan
-from rl_pipeline.training.plan import TrainingPlan
-from rl_pipeline.training.releasing import download_checkpoint
-from rl_pipeline.training.signing import PublicKeys
+from rl_pipeline.training.jobs.advancing import TRAINING_LEASE
+from rl_pipeline.training.jobs.rows import end_attempt, keep_plan
+from rl_pipeline.training.plans.plan import TrainingPlan
 from rl_pipeline_tests.training.stored_training import (
     TrainingPlace,
     leave_trained,
@@ -110,14 +112,14 @@ def test_a_request_becomes_a_run_that_trains_delivers_and_shows_what_it_made(
     told = shown(result)
     plan = TrainingPlan.model_validate_json(dg.serialize_value(told["plan"]).encode())
     assert (plan.job_id, plan.optimization.max_steps, told["steps"]) == ("job", 4, 4)
+    assert plan.dataset_url == place.datasets.url("job.r1/manifest.json")
     assert (told["algorithm"], told["engine"], told["dataset"]) == ("sft", "Qwen2ForCausalLM", "job.r1")
     assert told["curves"].startswith("![curves](data:image/png;base64,")
     assert "holdout_loss" in told["measures"]
     assert "| 1 | completed |" in told["attempts"]
     assert told["cost_usd"] > 0
     log = [entry.user_message for entry in instance.all_logs(result.run_id)]
-    assert any(line.startswith("training: step 1 of 4") for line in log), "the launcher tells of steps"
-    assert any(line.startswith("step 1: loss") for line in log), "the program tells of figures"
+    assert sum(line.startswith("step 1 of 4: loss") for line in log) == 1, "the program tells of it, and nobody else"
     checks = {evaluation.check_name: evaluation.passed for evaluation in result.get_asset_check_evaluations()}
     assert checks["the_checkpoint_is_better_than_its_base"] == (told["improvement"] > 0)
 
@@ -174,6 +176,27 @@ def test_a_failure_ends_the_run_with_its_class_and_the_job_if_nothing_can_be_don
     assert status.error is not None
     assert (status.status, status.error.code, place.job("job").state) == ("failed", "UNKNOWN", "failed")
     assert "put it into" in str(status.error.message)
+
+
+def test_the_program_gets_no_secret_but_the_login_of_nats(
+    place: TrainingPlace, clickhouse_url: str, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CHECKPOINT_SIGNING_KEY", "REDACTION_KEY", "CLICKHOUSE_PASSWORD", "NATS_USER", "NATS_PASSWORD"):
+        monkeypatch.setenv(name, f"of {name}")
+    given: dict[str, str] = {}
+
+    def carried_out(run: AttemptRun, **_: Any) -> None:
+        given.update(run.environment)
+        raise TrainingStopped("seen enough")
+
+    monkeypatch.setattr("rl_pipeline.assets.policy_checkpoints.carry_out_attempt", carried_out)
+    resources = place.resources(clickhouse_url)
+    place.ask("job")
+    assert not execute(instance, resources, asked_for(instance, resources)).success
+    assert "of CHECKPOINT_SIGNING_KEY" not in given.values()
+    assert {name for name in given if given[name].startswith("of ")} == {"NATS_USER", "NATS_PASSWORD"}
+    assert (given["NATS_URL"], given["MLFLOW_TRACKING_URI"]) == (place.nats_url, place.tracking_uri)
+    assert "DAGSTER_PIPES_CONTEXT" in given
 
 
 def test_two_trainings_do_not_run_at_the_same_time(

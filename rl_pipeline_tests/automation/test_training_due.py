@@ -71,14 +71,14 @@ def test_too_few_new_trajectories_ask_for_nothing_and_the_tick_says_how_many(
     place: TrainingPlace, resources: dict[str, Any]
 ) -> None:
     rewarded(place, THRESHOLD - 1)
-    assert sensed(resources) == "19 new trajectories since the last job, 20 are needed"
+    assert sensed(resources) == "19 new trajectories since the last training, 20 are needed"
     assert requests(place) == []
 
 
 def test_enough_new_trajectories_ask_for_a_training_once(place: TrainingPlace, resources: dict[str, Any]) -> None:
     rewarded(place, THRESHOLD)
     for _ in range(2):
-        assert "(normal): 20 new trajectories since the last job" in sensed(resources)
+        assert "(normal): 20 new trajectories since the last training" in sensed(resources)
     [asked] = requests(place)
     assert (asked.trigger_reason, asked.priority, asked.requester) == ("threshold_reached", "normal", "rl-pipeline")
     assert asked.training_config.dataset.source == "clickhouse"
@@ -91,11 +91,11 @@ def test_the_schedule_says_why_it_skips_and_asks_when_something_is_new(
     place: TrainingPlace, resources: dict[str, Any]
 ) -> None:
     rewarded(place, MIN_NEW - 1)
-    assert scheduled(resources) == "4 new trajectories since the last training, the schedule needs 5"
+    assert scheduled(resources) == "4 new trajectories since the last completed training, the schedule needs 5"
     assert requests(place) == []
     emptied(place.tables)
     rewarded(place, MIN_NEW)
-    assert "(normal): 5 new trajectories since the last training" in scheduled(resources)
+    assert "(normal): 5 new trajectories since the last completed training" in scheduled(resources)
     [asked] = requests(place)
     assert (asked.trigger_reason, asked.priority) == ("scheduled", "normal")
 

@@ -25,9 +25,10 @@ from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.stores.jetstream_lease import JetStreamLeases
 from rl_pipeline.stores.stream import StreamUnavailable
-from rl_pipeline.training.advancing import SENSOR_LEASE
-from rl_pipeline.training.job_rows import begin_attempt, end_attempt, keep_plan
-from rl_pipeline.training.requests import REQUESTS_CONSUMER
+from rl_pipeline.training.jobs.advancing import MOST_IMPORTS, SENSOR_LEASE, TRAINING_LEASE, import_lease
+from rl_pipeline.training.jobs.requests import REQUESTS_CONSUMER
+from rl_pipeline.training.jobs.rows import begin_attempt, end_attempt, keep_plan
+from rl_pipeline.training.jobs.silence import START_PATIENCE, Silence
 from rl_pipeline_tests.training.job_tables import emptied, migrated_database, wait_for_pending
 from rl_pipeline_tests.training.job_values import a_plan
 from rl_pipeline_tests.training.stored_training import TrainingPlace
@@ -59,8 +60,9 @@ def instance() -> Iterator[dg.DagsterInstance]:
         yield instance
 
 
-def tick(resources: dict[str, Any], instance: dg.DagsterInstance) -> dg.SensorResult:
-    result = training_requested(dg.build_sensor_context(instance=instance, resources=resources))
+def tick(resources: dict[str, Any], instance: dg.DagsterInstance, cursor: str | None = None) -> dg.SensorResult:
+    context = dg.build_sensor_context(instance=instance, resources=resources, cursor=cursor)
+    result = training_requested(context)
     assert isinstance(result, dg.SensorResult)
     return result
 
@@ -88,6 +90,12 @@ def started(resources: dict[str, Any], instance: dg.DagsterInstance) -> dg.Dagst
     """The run that a tick asks for, under way."""
     [request] = tick(resources, instance).run_requests or []
     return create_run(instance, request)
+
+
+def status_of(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.DagsterRunStatus:
+    found = instance.get_run_by_id(run.run_id)
+    assert found is not None
+    return found.status
 
 
 def test_a_request_becomes_a_run_of_its_partition_from_the_dataset_on(
@@ -125,7 +133,7 @@ def test_the_next_attempt_runs_the_checkpoint_alone_once_it_may(
 ) -> None:
     place.ask("job")
     run = started(resources, instance)
-    begun = begin_attempt(place.tables, "job", run.run_id, datetime.now(UTC))[1][-1]
+    begun = begin_attempt(place.tables, "job", run.run_id, run.tags, datetime.now(UTC))[1][-1]
     keep_plan(place.tables, begun, a_plan())
     long_ago = datetime.now(UTC) - timedelta(minutes=11)
     end_attempt(place.tables, begun, "failed", long_ago, failure_code="INFRA", message="the store was away")
@@ -141,7 +149,7 @@ def test_a_run_that_died_without_a_word_is_tried_again_later(
 ) -> None:
     place.ask("job")
     run = started(resources, instance)
-    begin_attempt(place.tables, "job", run.run_id, datetime.now(UTC))
+    begin_attempt(place.tables, "job", run.run_id, run.tags, datetime.now(UTC))
     instance.report_run_failed(run)
     waits = tick(resources, instance)
     assert not waits.run_requests
@@ -149,6 +157,69 @@ def test_a_run_that_died_without_a_word_is_tried_again_later(
     status = place.statuses("job")[-1]
     assert status.error is not None
     assert (status.status, status.error.code) == ("queued", "INFRA")
+
+
+def a_while_ago(cursor: str | None) -> str:
+    """What a tick left for the next, as if its silence had begun long before it."""
+    left = Silence.from_text(cursor)
+    return Silence(
+        looked_at=left.looked_at, since={key: since - START_PATIENCE for key, since in left.since.items()}
+    ).as_text()
+
+
+def test_a_run_whose_machine_is_gone_is_reported_failed_and_tried_again(
+    place: TrainingPlace, resources: dict[str, Any], instance: dg.DagsterInstance
+) -> None:
+    place.ask("job")
+    run = started(resources, instance)
+    attempt = begin_attempt(place.tables, "job", run.run_id, run.tags, datetime.now(UTC))[1][-1]
+    leases = JetStreamLeases(place.messages)
+    lease = leases.acquire(TRAINING_LEASE, attempt.holder, 60)
+    assert lease is not None
+    held = tick(resources, instance, a_while_ago(tick(resources, instance).cursor))
+    assert Silence.from_text(held.cursor).since == {}, "it trains"
+    leases.release(lease)
+    silent = tick(resources, instance, held.cursor)
+    assert instance.get_runs()[0].status == dg.DagsterRunStatus.STARTED, "it may only have lost its server for a while"
+    noticed = tick(resources, instance, a_while_ago(silent.cursor))
+    assert status_of(instance, run) == dg.DagsterRunStatus.FAILURE, "so its place in the pool is free"
+    waits = tick(resources, instance, noticed.cursor)
+    assert "the next attempt starts after" in str(waits.skip_reason)
+    assert (place.attempts("job")[0].failure_code, place.job("job").state) == ("INFRA", "ready")
+
+
+@pytest.mark.parametrize("status", [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED])
+def test_a_run_whose_machine_is_gone_before_it_began_does_not_hold_the_place_for_ever(
+    place: TrainingPlace, resources: dict[str, Any], instance: dg.DagsterInstance, status: dg.DagsterRunStatus
+) -> None:
+    place.ask("job")
+    [request] = tick(resources, instance).run_requests or []
+    run = create_run(instance, request, status)
+    silent = tick(resources, instance)
+    assert status_of(instance, run) == status, "it may only take long to load"
+    noticed = tick(resources, instance, a_while_ago(silent.cursor))
+    assert status_of(instance, run) == dg.DagsterRunStatus.FAILURE
+    tick(resources, instance, noticed.cursor)
+    assert (place.attempts("job")[0].failure_code, place.job("job").state) == ("INFRA", "ready")
+
+
+def test_a_cursor_of_somebody_else_begins_anew(
+    place: TrainingPlace, resources: dict[str, Any], instance: dg.DagsterInstance
+) -> None:
+    place.ask("job")
+    assert keys(tick(resources, instance, "17")) == ["job#1"]
+
+
+def test_a_run_that_a_person_executes_again_does_not_count_for_the_attempt(
+    place: TrainingPlace, resources: dict[str, Any], instance: dg.DagsterInstance
+) -> None:
+    place.ask("job")
+    [request] = tick(resources, instance).run_requests or []
+    run = create_run(instance, request)
+    begin_attempt(place.tables, "job", run.run_id, run.tags, datetime.now(UTC))
+    instance.report_run_failed(create_run(instance, request))
+    tick(resources, instance)
+    assert (place.job("job").state, place.attempts("job")[0].is_open) == ("running", True)
 
 
 def test_an_invalid_request_is_answered_with_failed_and_a_dead_letter(
@@ -178,9 +249,7 @@ def test_a_cancelled_job_takes_its_run_out_of_the_queue(
         run = create_run(instance, request, dg.DagsterRunStatus.QUEUED)
         place.cancel("job")
         assert not tick(resources, instance).run_requests
-        stopped = instance.get_run_by_id(run.run_id)
-        assert stopped is not None
-        assert stopped.status == dg.DagsterRunStatus.CANCELED
+        assert status_of(instance, run) == dg.DagsterRunStatus.CANCELED
         tick(resources, instance)
         assert place.attempts("job")[-1].outcome == "cancelled"
     assert [status.status for status in place.statuses("job")] == ["queued", "cancelled"]
@@ -200,6 +269,75 @@ def test_files_are_imported_first_by_a_run_of_their_own(
     assert not tick(resources, instance).run_requests, "not at once"
     monkeypatch.setattr("rl_pipeline.automation.runs.not_before", lambda *_: datetime(2026, 1, 1, tzinfo=UTC))
     assert keys(tick(resources, instance)) == ["import/job#1"]
+
+
+def importing(place: TrainingPlace, resources: dict[str, Any], instance: dg.DagsterInstance) -> dg.RunRequest:
+    """The run that a tick asks for, of a job whose files cannot be reached."""
+    place.ask("job", source={"source": "local", "path": "episodes.jsonl"})
+    [request] = tick(resources, instance).run_requests or []
+    return request
+
+
+def test_an_import_that_fails_and_fails_is_given_up_with_its_reason(
+    place: TrainingPlace, resources: dict[str, Any], instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = importing(place, resources, instance)
+    monkeypatch.setattr("rl_pipeline.automation.runs.not_before", lambda *_: datetime(2026, 1, 1, tzinfo=UTC))
+    for _ in range(MOST_IMPORTS - 1):
+        instance.report_run_failed(create_run(instance, request))
+        assert keys(tick(resources, instance)), "once more"
+    away = StreamResource(url=f"nats://127.0.0.1:{free_port()}")
+    job = build_definitions({**resources, "stream": away}).resolve_job_def("import_trajectories")
+    last = job.execute_in_process(
+        run_config=request.run_config, tags=dict(request.tags), instance=instance, raise_on_error=False
+    )
+    assert not last.success
+    assert not tick(resources, instance).run_requests
+    status = place.statuses("job")[-1]
+    assert status.error is not None
+    assert (status.status, status.error.code, place.job("job").state) == ("failed", "INFRA", "failed")
+    assert "NATS_URL" in str(status.error.message), "as the last of them said"
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_a_cancelled_import_cancels_its_job(
+    place: TrainingPlace, resources: dict[str, Any], instance: dg.DagsterInstance, is_over: bool
+) -> None:
+    run = create_run(instance, importing(place, resources, instance))
+    instance.report_run_canceling(run)
+    if is_over:
+        instance.report_run_canceled(run)
+    assert not tick(resources, instance).run_requests
+    assert (place.job("job").state, place.statuses("job")[-1].status) == ("cancelled", "cancelled")
+
+
+def test_an_import_whose_machine_is_gone_is_reported_failed_and_tried_again(
+    place: TrainingPlace, resources: dict[str, Any], instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = create_run(instance, importing(place, resources, instance))
+    leases = JetStreamLeases(place.messages)
+    lease = leases.acquire(import_lease("job"), run.run_id, 60)
+    assert lease is not None
+    held = tick(resources, instance, a_while_ago(tick(resources, instance).cursor))
+    assert Silence.from_text(held.cursor).since == {}, "it imports"
+    leases.release(lease)
+    silent = tick(resources, instance, held.cursor)
+    assert status_of(instance, run) == dg.DagsterRunStatus.STARTED, "it may only have lost its server for a while"
+    noticed = tick(resources, instance, a_while_ago(silent.cursor))
+    assert status_of(instance, run) == dg.DagsterRunStatus.FAILURE
+    monkeypatch.setattr("rl_pipeline.automation.runs.not_before", lambda *_: datetime(2026, 1, 1, tzinfo=UTC))
+    assert keys(tick(resources, instance, noticed.cursor)) == ["import/job#1"]
+    assert place.job("job").state == "importing"
+
+
+def test_a_job_that_is_cancelled_takes_its_import_out_of_the_queue(
+    place: TrainingPlace, resources: dict[str, Any], tmp_path: Path
+) -> None:
+    with dg.DagsterInstance.local_temp(str(tmp_path), overrides=QUEUE) as instance:
+        run = create_run(instance, importing(place, resources, instance), dg.DagsterRunStatus.QUEUED)
+        place.cancel("job")
+        assert not tick(resources, instance).run_requests
+        assert (place.job("job").state, status_of(instance, run)) == ("cancelled", dg.DagsterRunStatus.CANCELED)
 
 
 def test_one_sensor_looks_at_a_time(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rl_pipeline.contracts.training_request import TrainingRequest
 from rl_pipeline.curation.candidates import CANDIDATES
 from rl_pipeline.curation.policy import Criteria, CurationPolicy, criteria_of
+from rl_pipeline.curation.splits import split
 
 PROPERTY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """For each of the functions."""
@@ -26,6 +27,7 @@ _DEFAULTS: dict[str, Any] = {
     "domain": "coding",
     "status": "success",
     "environment": "",
+    "setup": 0,
     "reward": 0.5,
     "reward_revision": 0,
     "configuration": "c1",
@@ -46,6 +48,19 @@ def candidates(*rows: dict[str, Any]) -> pl.DataFrame:
         one = _DEFAULTS | distinct | {"kernel": 300 + number, "draw": 7919 * number % 1000} | row
         full.append(one | {"raw_total": one["reward"]})
     return pl.DataFrame(full, schema=CANDIDATES)
+
+
+def told(rows: pl.DataFrame) -> pl.DataFrame:
+    """What the documents of these rows tell, if they open and go on with other words where the hashes are others."""
+    words = pl.struct("opening", "actions").hash()
+    return rows.select(
+        "trajectory_id", pl.col("environment").cast(pl.String), "setup", opening_words="opening", words=words
+    )
+
+
+def dealt(rows: pl.DataFrame, share: float = 0.1, seed: int = 0) -> pl.DataFrame:
+    """The rows with their `split`."""
+    return split(rows.drop("environment", "setup").join(told(rows), on="trajectory_id"), share, seed)
 
 
 def request(filters: dict[str, Any] | None = None, **dataset: Any) -> TrainingRequest:
@@ -77,6 +92,7 @@ _ROW = st.fixed_dictionaries(
         "status": st.sampled_from(["success", "failed"]),
         "reward": st.sampled_from([0.0, 0.1, 0.35, 0.5, 0.72, 0.9, 1.0]),
         "opening": st.integers(1, 3),
+        "setup": st.sampled_from([0, 7, 8]),
         "asked": st.sampled_from([10, 500]),
         "actions": st.integers(1, 6),
         "kernel": st.integers(1, 3),

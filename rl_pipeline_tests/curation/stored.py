@@ -5,14 +5,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
+from zlib import crc32
 
 import orjson
 import polars as pl
 
+from rl_pipeline.environments.crafting import CraftingWorld
 from rl_pipeline.stores.warehouse import Warehouse
 from rl_pipeline_tests.rewards.documents import call, document, says
 
 STREAM = "RL_TRAJECTORIES"
+# Each another task: what is the same task stays on one side of a dataset.
+TASKS = list({task.id: task for task in CraftingWorld().tasks(20_000, seed=0)}.values())
 # ClickHouse goes by its own clock when it lets rows expire.
 NOW = datetime.now(UTC).replace(microsecond=0)
 
@@ -64,6 +68,11 @@ def store_rewards(
     warehouse.insert("rewards", frame.with_columns(pl.lit(value).alias(name) for name, value in common.items()))
 
 
+def setup_of(task: str) -> dict[str, Any]:
+    """A task of the world `crafting`, one for each name."""
+    return dict(TASKS[crc32(task.encode()) % len(TASKS)].setup)
+
+
 def document_of(attempt: Attempt) -> dict[str, Any]:
     """Its document: one call for each action, then an answer."""
     if attempt.document is not None:
@@ -78,7 +87,7 @@ def document_of(attempt: Attempt) -> dict[str, Any]:
     turns.append(says(attempt.answer, content="after all"))
     task: dict[str, Any] = {"task_id": attempt.task, "instructions": asked}
     if attempt.environment:
-        task |= {"environment": attempt.environment, "environment_task": {"goal": attempt.task}}
+        task |= {"environment": attempt.environment, "environment_task": setup_of(attempt.task)}
     return document(turns, task)
 
 

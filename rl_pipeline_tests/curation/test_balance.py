@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl_pipeline.curation.balance import cap_of, largest_remainder, quotas_of
+from rl_pipeline.curation.balance import cap_of, cap_within, largest_remainder, quotas_of
 from rl_pipeline_tests.curation.frames import PROPERTY
 
 
@@ -48,8 +48,27 @@ def test_quotas_do_not_depend_on_the_order_of_the_shares(shares: dict[str, float
     assert not equal_sums or largest_remainder(total, shares) == largest_remainder(total, backwards)
 
 
-def test_the_only_source_has_no_cap_and_few_users_share_equally() -> None:
-    assert cap_of(1000, 0.5, 1) == 1000
-    assert cap_of(1000, 0.5, 2) == cap_of(1000, 0.5, 9) == 500
-    assert cap_of(1000, 0.1, 4) == 250
-    assert cap_of(3, 0.1, 50) == 1
+def test_a_cap_is_a_share_of_the_sample_where_there_are_enough_for_it() -> None:
+    assert cap_of([40, 30], 0, 1000, 0.5) == cap_of([40] * 9, 0, 1000, 0.5) == (500, 0.5)
+    assert cap_of([1] * 50, 0, 3, 0.1) == (1, 0.1)
+
+
+def test_few_have_an_equal_part_of_what_there_is() -> None:
+    assert cap_of([600, 300, 3], 0, 10_000, 0.1) == (301, 1.0)
+    assert cap_of([600, 300, 3], 0, 300, 0.1) == (100, 1.0)
+
+
+def test_beside_next_to_nothing_there_is_no_cap() -> None:
+    assert cap_of([40], 0, 1000, 0.5) == cap_of([], 0, 1000, 0.5) == cap_of([4990, 10], 0, 1000, 0.5) == (1000, 1.0)
+    assert cap_of([500, *[5] * 20], 0, 1000, 0.1) == (100, 0.1)
+
+
+@PROPERTY
+@given(st.lists(st.integers(1, 300), max_size=15), st.integers(0, 50), st.floats(0.01, 1))
+def test_the_cap_is_the_largest_that_holds_for_what_is_left(held: list[int], of_nobody: int, share: float) -> None:
+    def is_right(cap: int) -> bool:
+        left = of_nobody + sum(min(has, cap) for has in held)
+        return cap <= max(share, 1 / len(held)) * left + 1e-9
+
+    right = [cap for cap in range(1, max(held, default=0) + 1) if is_right(cap)]
+    assert cap_within(held, of_nobody, share) == max(right, default=1)

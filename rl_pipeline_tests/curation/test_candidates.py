@@ -132,6 +132,27 @@ def test_who_was_erased_is_left_out_up_to_the_time_that_the_tombstone_covers(war
     assert gone not in ids(found)
 
 
+def test_what_files_bring_of_an_erased_user_is_dated_by_when_it_ended(warehouse: Warehouse) -> None:
+    users = {"user": "[USER_1]", "stream_time": NOW}
+    old, new, other = store(
+        warehouse,
+        [
+            Attempt(columns={**users, "ended_at": NOW - timedelta(days=20)}),
+            Attempt(columns={**users, "ended_at": NOW}),
+            Attempt(columns={"ended_at": NOW - timedelta(days=20)}),
+        ],
+    )
+    before = NOW - timedelta(days=1)
+    erased = {"user": "[USER_1]", "keys": [["k"]], "erased_at": before, "covers_until": before}
+    warehouse.insert("erasures", pl.DataFrame(erased))
+    assert ids(offer(warehouse)) == {old, new, other}, "the stream may bring late what nobody has erased"
+    for job in ("job-1", "job-2"):
+        rows = pl.DataFrame({"job_id": [job] * 3, "trajectory_id": [old, new, other]})
+        warehouse.insert("imported_trajectories", rows)
+        found = offer(warehouse, source="local", path="here") if job == "job-1" else offer(warehouse)
+        assert (ids(found), found.left_out) == ({new, other}, Counter(erased=1))
+
+
 def test_a_row_that_the_ledger_calls_erased_is_left_out_while_it_is_still_there(warehouse: Warehouse) -> None:
     store(warehouse, [Attempt(), Attempt()])
     mark = {"stream": STREAM, "sequence": 1, "stream_time": NOW, "verdict": "erased", "revision": ERASED_REVISION}
@@ -186,6 +207,15 @@ def test_signatures_tell_actions_and_openings_apart(warehouse: Warehouse) -> Non
     assert first["actions"] == other["actions"]
     assert first["opening"] == same["opening"] == turned["opening"] != other["opening"]
     assert first["likeness"] == 0, "of a short text a simhash says nothing"
+
+
+def test_only_worlds_that_exist_are_told_and_their_setups_are_told_apart(warehouse: Warehouse) -> None:
+    store(warehouse, [Attempt("a", environment=world) for world in ("crafting", "crafting", "production")])
+    store(warehouse, [Attempt("b", environment="crafting")], first=4)
+    first, same, unknown, other = (one(warehouse, name_of(number)) for number in range(1, 5))
+    assert [found["environment"] for found in (first, unknown)] == ["crafting", ""]
+    assert first["setup"] == same["setup"] != other["setup"]
+    assert unknown["setup"] == 0
 
 
 def test_a_seed_draws_other_lots(warehouse: Warehouse) -> None:

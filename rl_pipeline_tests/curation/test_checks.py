@@ -1,29 +1,38 @@
 """What must hold of a dataset is seen when it does not."""
 
-import polars as pl
+import json
+from typing import Any
 
-from rl_pipeline.curation.checks import leakage, missing_domains, residual_secrets
-from rl_pipeline_tests.curation.frames import candidates
-
-COPIES = {"written": 900, "asked": 500, "likeness": 77, "kernel": 4, "opening_likeness": 99}
+from rl_pipeline.curation.checks import Leakage, leakage, missing_domains, residual_secrets
 
 
-def dealt(*rows: dict[str, object]) -> pl.DataFrame:
-    """The rows on alternate sides."""
-    frame = candidates(*rows)
-    sides = pl.Series(["train", "holdout"] * frame.height, dtype=pl.String)[: frame.height]
-    return frame.with_columns(split=sides)
+def conversation(asked: str, *said: str, **columns: Any) -> dict[str, Any]:
+    """A row of a dataset's conversations."""
+    messages = [{"role": "user", "content": asked}, *({"role": "assistant", "content": one} for one in said)]
+    return {"environment": None, "environment_task": None, "messages": json.dumps(messages), **columns}
+
+
+def dealt(*rows: dict[str, Any]) -> Leakage:
+    """What leaks when the rows are on alternate sides, and each is of a task of its own unless it says otherwise."""
+    return leakage(
+        {"task": f"task-{number}", "split": ("train", "holdout")[number % 2], **row} for number, row in enumerate(rows)
+    )
 
 
 def test_each_way_to_leak_is_counted() -> None:
-    assert leakage(dealt({"task": "a"}, {"task": "a"}, {"task": "b"})).tasks == 1
-    assert leakage(dealt({"opening": 1, "asked": 500}, {"opening": 1, "asked": 500})).openings == 1
-    assert leakage(dealt(COPIES, COPIES)).near_copies == 1
-    assert leakage(dealt({}, {}, {})).total == 0
+    assert dealt(conversation("a", "1", task="t"), conversation("b", "2", task="t")) == Leakage(1, 0, 0)
+    assert dealt(conversation("Do it", "1"), conversation("do  it ", "2")) == Leakage(0, 1, 0)
+    assert dealt(conversation("Do it", "Done"), conversation("do it", "done")) == Leakage(0, 1, 1)
+    assert dealt(conversation("a", "1"), conversation("b", "1"), conversation("c", "1")).total == 0
+    assert dealt(conversation("a", "1"), conversation("b", "1"), conversation("a", "1")).total == 0, "both on one side"
 
 
-def test_a_greeting_that_is_on_both_sides_is_no_leak() -> None:
-    assert leakage(dealt({"opening": 1, "asked": 5}, {"opening": 1, "asked": 5})).total == 0
+def test_two_setups_of_a_world_tell_the_same_opening_apart_and_one_does_not() -> None:
+    one, other = ({"environment": "crafting", "environment_task": f'{{"start":{start}}}'} for start in (1, 2))
+    assert dealt(conversation("a", "1", **one), conversation("a", "2", **other)).total == 0
+    assert dealt(conversation("a", "1", **one), conversation("a", "1", **other)) == Leakage(0, 0, 1)
+    assert dealt(conversation("a", "1", **one), conversation("a", "2")) == Leakage(0, 1, 0)
+    assert dealt(conversation("a", "1", **one), conversation("b", "2", **one)) == Leakage(1, 0, 0)
 
 
 def test_domains_that_should_be_there_and_are_not_are_named() -> None:

@@ -14,6 +14,7 @@ from rl_pipeline_tests.curation.frames import (
     criteria,
     shuffled,
     some_candidates,
+    told,
 )
 
 ALGORITHMS = ("sft", "dpo", "ppo", "rloo", "grpo", "reinforce")
@@ -42,6 +43,7 @@ def test_the_order_of_the_candidates_does_not_matter(orders: tuple[pl.DataFrame,
 @given(some_candidates())
 def test_both_sides_of_a_pair_are_on_one_side_of_the_split(rows: pl.DataFrame) -> None:
     choice = choose(rows, criteria("dpo"), OPEN_POLICY)
+    choice = choice.dealt(told(choice.rows), 0.3, 0)
     sides = dict(choice.rows.select("trajectory_id", "split").iter_rows())
     for chosen, rejected, side in choice.pairs.select("chosen_id", "rejected_id", "split").iter_rows():
         assert sides[chosen] == sides[rejected] == side
@@ -53,9 +55,12 @@ def attempts(environment: str) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "rloo", "grpo", "reinforce"])
-def test_online_algorithms_get_pairs_only_where_nothing_can_be_played(algorithm: str) -> None:
+def test_online_algorithms_get_pairs_unless_everything_can_be_played_in_one_world(algorithm: str) -> None:
     played = choose(attempts("crafting"), criteria(algorithm), OPEN_POLICY)
-    assert (played.has_pairs, played.pairs.height, played.tasks["attempts"].to_list()) == (False, 0, [3])
+    assert (played.has_pairs, played.tasks["attempts"].to_list()) == (False, [3])
+    for stray in ("", "another"):
+        rows = pl.concat([attempts("crafting"), candidates({"trajectory_id": "stray", "environment": stray})])
+        assert choose(rows, criteria(algorithm), OPEN_POLICY).has_pairs
     logged = choose(attempts(""), criteria(algorithm), OPEN_POLICY)
     assert (logged.has_pairs, logged.pairs.height) == (True, 2)
 

@@ -56,6 +56,11 @@ def test_a_request_calls_and_an_answer_become_a_conversation() -> None:
     ]
 
 
+def test_the_prompt_before_an_imported_observation_is_told() -> None:
+    asked = user_says("Hello", "Good day.") | {"shown_before": [{"role": "system", "content": "Be polite."}]}
+    assert told(document([asked])) == [("system", "Be polite."), ("user", "Hello"), ("assistant", "Good day.")]
+
+
 def test_only_what_the_agent_wrote_is_learnt() -> None:
     found = conversation_of(json.dumps(document([user_says("Hello"), user_says("Bye", "Farewell.")])), LONGEST)
     assert isinstance(found, Conversation)

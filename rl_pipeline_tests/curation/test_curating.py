@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from rl_pipeline.curation.policy import CurationPolicy
 from rl_pipeline.stores.disk import DiskObjects
 from rl_pipeline.stores.warehouse import Warehouse
 from rl_pipeline_tests.curation.frames import request
-from rl_pipeline_tests.curation.stored import NOW, Attempt, name_of, store
+from rl_pipeline_tests.curation.stored import NOW, Attempt, name_of, setup_of, store
 from rl_pipeline_tests.rewards.documents import document, user_says
 
 POLICY = CurationPolicy(source_share=1.0)
@@ -117,7 +118,7 @@ def test_a_dataset_to_play_on_has_tasks_with_what_was_earned_at_them(
     assert prompts["task"].to_list() == sorted(TASKS)
     assert prompts["attempts"].to_list() == [4] * 12
     assert prompts["mean_reward"].round(6).to_list() == [0.475] * 12
-    assert json.loads(prompts["environment_task"][0]) == {"goal": prompts["task"][0]}
+    assert json.loads(prompts["environment_task"][0]) == setup_of(prompts["task"][0])
     assert texts(prompts["messages"][0]) == [("user", False)]
     assert found.report.environments == ("crafting",)
     assert not (tmp_path / "dataset" / PAIRS).exists()
@@ -144,6 +145,103 @@ def test_where_nothing_can_be_played_pairs_for_a_reward_model_go_with_the_tasks(
     pairs = read(warehouse, objects, PAIRS, tmp_path / "dataset")
     assert found.report.pairs == pairs.height > 0
     assert found.report.kept == 48, "what is in no pair is played on all the same"
+
+
+def stray(environment: str, setup: Any) -> Attempt:
+    asked = {"instructions": "Do something else.", "environment": environment, "environment_task": setup}
+    return Attempt("stray", document=document([user_says("Do something else.", "Done.")], asked))
+
+
+@pytest.mark.parametrize(
+    ("environment", "setup"),
+    [
+        ("production-linux", {"goal": "torch", "have": []}),
+        ("crafting", {"goal": "a throne"}),
+        ("crafting", "no object"),
+    ],
+)
+def test_a_world_that_nobody_knows_neither_takes_the_pairs_away_nor_is_played_in(
+    warehouse: Warehouse, objects: DiskObjects, tmp_path: Path, environment: str, setup: Any
+) -> None:
+    store(warehouse, [*attempts(), stray(environment, setup)])
+    found = curated(warehouse, objects, "rloo")
+    pairs = read(warehouse, objects, PAIRS, tmp_path / "dataset")
+    assert found.report.pairs == pairs.height > 0
+    assert (found.report.environments, found.report.unplayable) == ((), 13)
+    assert newest_dataset(warehouse, "job-1").environment is None
+    prompts = pl.read_parquet(tmp_path / "dataset" / PROMPTS)
+    assert prompts["environment"].null_count() == prompts.height
+
+
+def test_tasks_that_can_be_played_but_for_one_are_scored_by_a_reward_model(
+    warehouse: Warehouse, objects: DiskObjects
+) -> None:
+    store(warehouse, [*attempts("crafting"), stray("production-linux", {})])
+    found = curated(warehouse, objects, "ppo")
+    assert (found.report.environments, found.report.unplayable) == (("crafting",), 1)
+    assert found.report.pairs > 0
+    assert newest_dataset(warehouse, "job-1").environment is None
+
+
+def once_each(count: int, text: str, said: Callable[[int], str] = lambda _: "Done.") -> list[Attempt]:
+    """The same request in executions that have each an id of their own."""
+    return [
+        Attempt(
+            f"run-{number}", reward=0.9, columns={"group_id": ""}, document=document([user_says(text, said(number))])
+        )
+        for number in range(count)
+    ]
+
+
+def test_the_same_conversation_under_many_ids_counts_once(warehouse: Warehouse, objects: DiskObjects) -> None:
+    store(warehouse, once_each(40, "Fix the failing test in utils.py"))
+    found = curated(warehouse, objects, "sft")
+    assert (found.report.kept, found.report.left_out) == (1, {"duplicate": 39})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(lambda _: "Fix the failing test", id="the same"),
+        pytest.param(
+            lambda number: ("Fix the failing test!", " fix the  FAILING test")[number % 2], id="the same words"
+        ),
+        pytest.param(
+            lambda number: " ".join([f"word{place * 7919 % 997}" for place in range(300)] + [f"run {number}"]),
+            id="nearly the same long one",
+        ),
+    ],
+)
+def test_a_request_is_on_one_side_whatever_its_executions_are_called(
+    warehouse: Warehouse, objects: DiskObjects, text: Callable[[int], str]
+) -> None:
+    some = [once_each(number + 1, text(number), lambda tried: f"tried {tried}")[number] for number in range(40)]
+    others = [Attempt(f"other-{number}", reward=0.9) for number in range(40)]
+    store(warehouse, [*some, *others])
+    found = curated(warehouse, objects, "sft")
+    sides = {one["task"]: one["split"] for one in found.manifest.content["trajectories"]}
+    assert len({side for task, side in sides.items() if task.startswith("run-")}) == 1
+    assert set(sides.values()) == {"train", "holdout"}
+    assert found.report.leakage.total == 0
+
+
+def test_tasks_that_share_a_page_of_instructions_are_still_held_out(warehouse: Warehouse, objects: DiskObjects) -> None:
+    page = " ".join(f"word{place * 7919 % 997}" for place in range(2_000))
+    bugs = [f"The {thing} is broken." for thing in ("door", "lock", "roof", "lamp", "sink", "oven", "desk", "bell")]
+    asked = [once_each(number + 1, f"{page} {bug}", bugs.__getitem__)[number] for number, bug in enumerate(bugs)]
+    store(warehouse, asked)
+    found = curated(warehouse, objects, "sft").report
+    assert (found.kept, all(found.splits.values())) == (8, True)
+
+
+def test_what_leaks_is_seen_in_what_was_written(
+    warehouse: Warehouse, objects: DiskObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check shares nothing with what keeps the sides apart: here nothing does."""
+    monkeypatch.setattr("rl_pipeline.curation.splits._ties", lambda _: ())
+    store(warehouse, once_each(40, "Fix the failing test", lambda tried: f"tried {tried}"))
+    monkeypatch.setattr("rl_pipeline.curation.splits._names", lambda rows: {task: task for task in rows["task"]})
+    assert curated(warehouse, objects, "sft").report.leakage.openings == 1
 
 
 @pytest.mark.parametrize("algorithm", ["sft", "dpo", "rloo"])
@@ -179,7 +277,7 @@ def test_the_row_tells_what_planning_and_the_model_card_want(warehouse: Warehous
     assert (row.dataset_id, row.manifest_hash, row.manifest_url) == ("job-1.r1", found.manifest_hash, found.url)
     assert (row.trajectories, row.holdout) == (48, found.report.splits["holdout"])
     assert row.domains == {"coding": 48}
-    assert row.environments == ("crafting",)
+    assert row.environment == "crafting"
     assert row.selection["offered"] == 48
     assert row.rewards["configurations"] == "c1"
 
@@ -234,6 +332,13 @@ def test_a_trajectory_with_something_sensitive_is_left_out_and_reported(
     found = curated(warehouse, objects, "sft")
     assert (found.report.residual, found.report.left_out) == ({"EMAIL": 1}, {"sensitive": 1})
     assert read(warehouse, objects, CONVERSATIONS, tmp_path / "dataset")["task"].to_list() == ["b"]
+
+
+def test_a_task_that_is_named_by_something_sensitive_is_left_out(warehouse: Warehouse, objects: DiskObjects) -> None:
+    store(
+        warehouse, [Attempt("mail jane.doe@northwind.com", reward=0.9, document=document([user_says("Hi", "Hello.")]))]
+    )
+    assert curated(warehouse, objects, "sft").report.left_out == {"sensitive": 1}
 
 
 def test_who_opted_out_is_never_learnt_from(warehouse: Warehouse, objects: DiskObjects) -> None:

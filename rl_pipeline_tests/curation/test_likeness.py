@@ -16,9 +16,9 @@ def kept(*rows: dict[str, object]) -> list[str]:
     return list(without_copies(candidates(*rows))["trajectory_id"])
 
 
-def test_the_same_actions_at_the_same_task_are_copies_and_the_first_one_stays() -> None:
-    same = {"task": "a", "opening": 1, "actions": 5}
-    found = without_copies(candidates({**same, "at": 9}, {**same, "at": 3}, {**same, "at": 7}))
+def test_the_same_actions_after_the_same_request_are_copies_whatever_their_tasks_are_called() -> None:
+    same = {"opening": 1, "actions": 5}
+    found = without_copies(candidates({**same, "at": 9}, {**same, "at": 3, "task": "a"}, {**same, "at": 7}))
     assert list(found["trajectory_id"]) == ["t001"]
     assert list(found["copies"]) == [3]
 
@@ -29,6 +29,10 @@ def test_other_actions_at_the_same_task_are_no_copies_however_short_they_are() -
 
 def test_the_same_short_actions_at_another_task_are_no_copies() -> None:
     assert len(kept(*({"task": task, "actions": 5} for task in "abc"))) == 3
+
+
+def test_two_tasks_of_a_world_are_two_though_they_open_with_the_same() -> None:
+    assert len(kept(*({"opening": 1, "actions": 5, "setup": setup} for setup in (7, 8, 8)))) == 2
 
 
 def test_who_ends_differently_is_no_copy() -> None:
@@ -77,7 +81,7 @@ def test_a_crowd_of_near_copies_leaves_one_for_each_kind() -> None:
 def test_copies_are_counted_and_what_is_left_has_no_copy_any_more(rows: pl.DataFrame) -> None:
     found = without_copies(rows)
     assert found["copies"].sum() == rows.height
-    keys = found.select("task", "opening", "actions", "status", (pl.col("reward") * 20).round())
+    keys = found.select("opening", "setup", "actions", "status", (pl.col("reward") * 20).round())
     assert keys.is_unique().all()
     assert without_copies(found.drop("copies")).height == found.height
 

@@ -4,8 +4,10 @@ from collections import Counter
 
 import polars as pl
 from hypothesis import given
+from hypothesis import strategies as st
 
-from rl_pipeline.curation.selection import Caps, Room, limits, select_demonstrations
+from rl_pipeline.curation.balance import cap_of
+from rl_pipeline.curation.selection import Caps, Room, quotas_for, select_demonstrations
 from rl_pipeline_tests.curation.frames import (
     DOMAINS,
     OPEN_POLICY,
@@ -65,6 +67,56 @@ def test_a_user_gets_no_more_than_a_share_and_nobody_in_particular_has_no_cap() 
     assert select_demonstrations(nobody, criteria(sample_size=20), POLICY).kept.height == 20
 
 
+def flooded(share: float | None = None, **common: object) -> Counter[str]:
+    """How much there is of each source in a dataset of far fewer than were asked for."""
+    rows = candidates(*[{"source": "flood", "reward": 1.0, **common}] * 400, *[{"source": "quiet", **common}] * 100)
+    filters = {} if share is None else {"source_share": share}
+    chosen = select_demonstrations(rows, criteria(filters=filters), POLICY)
+    assert chosen.kept.height + chosen.left_out.total() == 500
+    return Counter(chosen.kept["source"].cast(pl.String))
+
+
+def test_a_cap_is_a_share_of_what_is_chosen_however_much_more_was_asked_for() -> None:
+    assert flooded() == Counter(flood=100, quiet=100)
+    assert flooded(0.75) == Counter(flood=300, quiet=100), "a request may say otherwise"
+    assert flooded(1.0) == Counter(flood=400, quiet=100)
+
+
+def test_next_to_nothing_of_one_more_source_costs_the_others_nothing() -> None:
+    rows = candidates(*[{"source": "agent"}] * 490, *[{"source": "trial"}] * 10)
+    assert select_demonstrations(rows, criteria(), POLICY).kept.height == 500
+
+
+def test_a_user_has_no_more_than_a_tenth_of_what_is_chosen() -> None:
+    rows = candidates(*[{"user": 1, "reward": 1.0}] * 500, *({"user": 2 + number % 20} for number in range(100)))
+    chosen = select_demonstrations(rows, criteria(), POLICY).kept
+    assert chosen.filter(pl.col("user") == 1).height == 11
+    assert chosen.height == 111
+    with_nobody = candidates(*[{"user": 1}] * 500, *({"user": 2 + number} for number in range(9)), *[{"user": 0}] * 91)
+    chosen = select_demonstrations(with_nobody, criteria(), POLICY).kept
+    assert (chosen.filter(pl.col("user") == 1).height, chosen.height) == (11, 111)
+
+
+def test_the_only_source_and_the_only_user_have_everything_and_few_of_them_equal_parts() -> None:
+    alone = candidates(*[{"user": 1}] * 40, *[{"user": 0}] * 3)
+    assert select_demonstrations(alone, criteria(), POLICY).kept.height == 43
+    three = candidates(*({"user": user} for user, count in ((1, 40), (2, 12), (3, 5)) for _ in range(count)))
+    assert Counter(select_demonstrations(three, criteria(), POLICY).kept["user"]) == Counter({1: 19, 2: 12, 3: 5})
+
+
+@PROPERTY
+@given(some_candidates(), st.sampled_from([10, 10_000]))
+def test_nobody_has_more_than_the_share_that_is_possible(rows: pl.DataFrame, sample_size: int) -> None:
+    kept = select_demonstrations(rows, criteria(sample_size=sample_size), POLICY).kept
+    for column, share in (("source", POLICY.source_share), ("user", POLICY.user_share)):
+        counts = kept.filter(pl.col("user") != 0 if column == "user" else pl.lit(True))[column].value_counts()["count"]
+        offered = rows.filter(pl.col("user") != 0 if column == "user" else pl.lit(True))[column].value_counts()["count"]
+        nobodys = rows.height - offered.sum()
+        cap, strict = cap_of(offered.to_list(), nobodys, sample_size, share)
+        assert max(counts, default=0) <= cap
+        assert max(counts, default=0) <= max(1, max(strict, 1 / max(len(counts), 1)) * kept.height + 1e-9)
+
+
 @PROPERTY
 @given(some_candidates())
 def test_quotas_and_caps_are_never_exceeded_and_every_row_is_accounted_for(rows: pl.DataFrame) -> None:
@@ -102,8 +154,8 @@ def test_the_order_of_the_candidates_does_not_matter(orders: tuple[pl.DataFrame,
 def test_the_domains_that_were_asked_for_have_quotas_even_where_nothing_is_there() -> None:
     rows = candidates({"domain": "coding"})
     asked = criteria(filters={"task_domains": ["coding", "writing"]}, sample_size=10)
-    assert limits(rows, asked, POLICY)[0] == {"coding": 5, "writing": 5}
-    assert limits(rows, criteria(sample_size=10), POLICY)[0] == {"coding": 10}
+    assert quotas_for(rows, asked) == {"coding": 5, "writing": 5}
+    assert quotas_for(rows, criteria(sample_size=10)) == {"coding": 10}
 
 
 def test_what_is_taken_whole_is_taken_whole_or_not_at_all() -> None:

@@ -1,51 +1,67 @@
 """What is trained on and what is measured on have nothing in common."""
 
+from itertools import combinations
+from typing import Any
+
 import polars as pl
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl_pipeline.curation.checks import leakage
-from rl_pipeline.curation.splits import lot_of, split
-from rl_pipeline_tests.curation.frames import PROPERTY, candidates, shuffled, some_candidates
+from rl_pipeline.curation.splits import lot_of
+from rl_pipeline_tests.curation.frames import PROPERTY, candidates, dealt, shuffled, some_candidates
 
 
 def sides(rows: pl.DataFrame, share: float = 0.1, seed: int = 0) -> dict[str, str]:
-    found = split(rows, share, seed)
-    return dict(found.select("task", "split").iter_rows())
+    return dict(dealt(rows, share, seed).select("task", "split").iter_rows())
 
 
-def test_about_the_share_of_the_tasks_is_held_out_by_their_names_alone() -> None:
-    rows = candidates(*({"task": f"task-{number}"} for number in range(2000)))
-    found = sides(rows, 0.1)
-    assert 150 < sum(side == "holdout" for side in found.values()) < 250
-    assert all((side == "holdout") == (lot_of(f"task {task}", 0) < 0.1) for task, side in found.items())
+def many(count: int, **common: Any) -> pl.DataFrame:
+    """Rows of as many tasks, which have in common what is given."""
+    return candidates(*({"task": f"task-{number}", **common} for number in range(count)))
 
 
-def test_a_task_is_on_the_same_side_in_every_dataset_and_another_seed_deals_anew() -> None:
-    many = sides(candidates(*({"task": f"task-{number}"} for number in range(300))))
-    few = sides(candidates(*({"task": f"task-{number}"} for number in range(100, 200))))
-    assert few.items() <= many.items()
-    assert sides(candidates(*({"task": f"task-{number}"} for number in range(300))), seed=1) != many
+def test_about_the_share_of_the_requests_is_held_out_by_what_they_say_alone() -> None:
+    rows = dealt(many(2000), 0.1)
+    assert 150 < rows.filter(pl.col("split") == "holdout").height < 250
+    for opening, side in rows.select("opening_words", "split").iter_rows():
+        assert (side == "holdout") == (lot_of(f"request {opening}", 0) < 0.1)
 
 
-def test_tasks_that_open_with_the_same_long_request_stay_together() -> None:
-    rows = candidates(*({"task": f"task-{number}", "opening": 1, "asked": 500} for number in range(50)))
-    assert len(set(sides(rows).values())) == 1
+def test_a_request_is_on_the_same_side_whatever_its_tasks_are_called_and_another_seed_deals_anew() -> None:
+    def asking(first: int, seed: int = 0) -> dict[str, str]:
+        rows = candidates(*({"task": f"task-{one}", "opening": one % 60} for one in range(first, first + 300)))
+        return dict(dealt(rows, 0.2, seed).select("opening", "split").iter_rows())
 
-
-def test_a_request_is_on_the_same_side_in_every_dataset_whatever_its_tasks_are_called() -> None:
-    def asking(first: int) -> dict[str, str]:
-        numbers = range(first, first + 300)
-        rows = candidates(*({"task": f"task-{one}", "opening": one % 60, "asked": 500} for one in numbers))
-        return dict(split(rows, 0.2, 0).select("opening", "split").iter_rows())
-
-    assert asking(0) == asking(1000)
+    assert asking(0) == asking(1000) != asking(0, seed=1)
     assert 4 <= sum(side == "holdout" for side in asking(0).values()) <= 20, "families are not held out for their size"
 
 
-def test_tasks_that_begin_with_the_same_greeting_are_kept_apart() -> None:
-    rows = candidates(*({"task": f"task-{number}", "opening": 1, "asked": 5} for number in range(200)))
+@pytest.mark.parametrize(
+    "common",
+    [
+        pytest.param({"opening": 1, "asked": 500}, id="a long request"),
+        pytest.param({"opening": 1, "asked": 5}, id="a short request"),
+        pytest.param({"opening": 1, "actions": 1, "asked": 5}, id="everything"),
+        pytest.param({"setup": 7}, id="the setup of a world"),
+    ],
+)
+def test_tasks_that_have_this_in_common_stay_together_under_whatever_name(common: dict[str, Any]) -> None:
+    assert len(set(sides(many(60, **common)).values())) == 1
+
+
+def test_tasks_of_a_world_that_open_in_the_same_words_are_kept_apart_by_their_setups() -> None:
+    same = {"opening": 1, "asked": 500, "opening_likeness": 99}
+    rows = candidates(*({**same, "task": f"task-{number}", "setup": 1 + number} for number in range(200)))
     assert set(sides(rows).values()) == {"train", "holdout"}
+    stray = candidates({**same, "trajectory_id": "stray", "task": "without a setup"})
+    assert len(set(sides(pl.concat([rows, stray])).values())) == 1
+
+
+def test_whoever_asked_and_wrote_the_same_stays_together_in_whatever_setup() -> None:
+    same = {"opening": 1, "actions": 1}
+    rows = candidates(*({**same, "task": f"task-{number}", "setup": 1 + number} for number in range(60)))
+    assert len(set(sides(rows).values())) == 1
 
 
 def test_near_copies_under_other_names_stay_together() -> None:
@@ -62,7 +78,7 @@ def test_of_two_tasks_one_is_held_out_and_of_one_none() -> None:
 
 
 def test_a_share_of_nothing_or_of_everything_is_obeyed() -> None:
-    rows = candidates(*({"task": f"task-{number}"} for number in range(20)))
+    rows = many(20)
     assert set(sides(rows, 0.0).values()) == {"train"}
     assert set(sides(rows, 1.0).values()) == {"holdout"}
 
@@ -70,9 +86,17 @@ def test_a_share_of_nothing_or_of_everything_is_obeyed() -> None:
 @PROPERTY
 @given(some_candidates(), st.floats(0, 1), st.integers(0, 99))
 def test_nothing_is_on_both_sides(rows: pl.DataFrame, share: float, seed: int) -> None:
-    found = split(rows, share, seed)
-    assert leakage(found).total == 0
+    found = dealt(rows, share, seed)
     assert found.height == rows.height
+    people = list(found.iter_rows(named=True))
+    for one, other in combinations(people, 2):
+        told_apart = 0 not in (one["setup"], other["setup"]) and one["setup"] != other["setup"]
+        says_the_same = (
+            one["task"] == other["task"]
+            or one["setup"] == other["setup"] != 0
+            or (one["opening"] == other["opening"] and (one["actions"] == other["actions"] or not told_apart))
+        )
+        assert one["split"] == other["split"] or not says_the_same
 
 
 @PROPERTY

@@ -1,42 +1,26 @@
 """A running stack that trains the small model, and what tests ask of it."""
 
 import json
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import psutil
 
 from rl_pipeline.collection.publishing import outgoing_message
-from rl_pipeline.contracts import TrainingRequest, TrainingStatus, Trajectory, parse_message
+from rl_pipeline.contracts import TrainingRequest, TrainingStatus, parse_message
 from rl_pipeline.embedded.record import settings_of_running_stack
-from rl_pipeline.environments.crafting import CraftingWorld
-from rl_pipeline.environments.recording import Recorder
 from rl_pipeline.opening import open_stream, open_warehouse
 from rl_pipeline.settings import Settings
+from rl_pipeline.training.small_model.experience import crafting_experience
 from rl_pipeline_tests.end_to_end.running_stack import RunningStack, run_command
 from rl_pipeline_tests.waiting import wait_until
 
-TASKS, ATTEMPTS = 80, 4
-THRESHOLD = TASKS * ATTEMPTS
+TASKS, ATTEMPTS = 240, 4
+EPISODES = TASKS * ATTEMPTS
 STATUS_SUBJECT = "agent.rl.training.status.v1"
-
-
-def episodes_of(directory: Path, seed: int) -> list[Trajectory]:
-    """Attempts of a model at crafting, several at each task."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    from rl_pipeline.training.program.generation import play_with_model
-
-    world = CraftingWorld()
-    tasks = [task for task in world.tasks(TASKS, seed=seed, tiers=(1, 2)) for _ in range(ATTEMPTS)]
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(directory), AutoTokenizer.from_pretrained(directory)
-    played = play_with_model(world, tasks, model, tokenizer, generator=torch.Generator().manual_seed(seed))
-    recorder = Recorder(world, "crafting-agent", "embedded-small", "embedded-small-base", 1.0)
-    return recorder.record([one.episode for one in played], start=datetime.now(UTC), randomness=Random(seed))
 
 
 class TrainingStack:
@@ -52,9 +36,14 @@ class TrainingStack:
 
     def publish_episodes(self, model: Path) -> None:
         """What the model does at tasks that it half knows: the experience that it learns from."""
-        made = episodes_of(model, seed=1)
+        made = crafting_experience(model, tasks=TASKS, attempts=ATTEMPTS, seed=1, start=datetime.now(UTC))
         with open_stream(self.settings) as stream:
             stream.publish_many(outgoing_message(one) for one in made)
+
+    def await_rewards(self) -> None:
+        """All that was published has its rewards."""
+        scored = "SELECT count() AS n FROM trajectory_rewards"
+        wait_until(lambda: self.query(scored)[0]["n"] >= EPISODES, "rewards", seconds=200)
 
     def ask(self, *arguments: str) -> str:
         """Ask for a training; the id of its job."""
@@ -120,6 +109,19 @@ class TrainingStack:
 
     def await_step(self, job: str) -> None:
         wait_until(lambda: any(line.get("step") for line in self.progress(job)), f"a step of {job}", seconds=300)
+
+
+@contextmanager
+def training_stack(home: Path, model: Path, **environment: str) -> Iterator[TrainingStack]:
+    """A stack that trains `model` in two processes under DeepSpeed, and has the model's experience."""
+    stack = RunningStack(home, RL_BASE_MODEL=str(model), TRAINING_PROCESSES="2", **environment)
+    try:
+        stack.wait_for_line("The UI is at")
+        training = TrainingStack(stack)
+        training.publish_episodes(model)
+        yield training
+    finally:
+        stack.end()
 
 
 def trained(training: TrainingStack, job: str) -> dict[str, Any]:

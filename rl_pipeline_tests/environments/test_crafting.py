@@ -28,8 +28,7 @@ def commands_needed(goal: str) -> int:
 
 def task_with(goal: str, things: Counter[str]) -> Task:
     """A task that starts with exactly these things."""
-    starts = (WORLD.task({"goal": goal, "start": start}) for start in range(100_000))
-    return next(task for task in starts if WORLD.open(task).inventory == things)
+    return WORLD.task({"goal": goal, "have": list(things.elements())})
 
 
 def empty_handed(goal: str) -> CraftingEnvironment:
@@ -123,18 +122,29 @@ def test_tasks_are_the_same_for_the_same_seed_balanced_over_goals_and_known_by_t
     assert set(Counter(task.setup["goal"] for task in tasks).values()) == {10}
     assert [WORLD.task(task.setup) for task in tasks] == tasks
     assert {task.tier for task in WORLD.tasks(40, seed=4, tiers=[2, 3])} == {2, 3}
-    assert len({task.id for task in tasks}) == len(tasks)
+
+
+def test_who_has_the_same_and_wants_the_same_has_the_same_task() -> None:
+    tasks = WORLD.tasks(2000, seed=4)
+    opened = {(task.setup["goal"], WORLD.open(task).observe()): task for task in tasks}
+    assert len({task.id for task in tasks}) == len(opened) < len(tasks)
+    assert WORLD.task({"goal": "axe", "have": ["wood", "coal"]}) == WORLD.task(
+        {"goal": "axe", "have": ["coal", "wood"]}
+    )
 
 
 @pytest.mark.parametrize(
     "setup",
     [
         {},
-        {"goal": "gold", "start": 1},
-        {"goal": ["axe"], "start": 1},
-        {"goal": "axe", "start": "1"},
-        {"goal": "axe", "start": True},
-        {"goal": "axe", "start": -1},
+        {"goal": "axe"},
+        {"goal": "gold", "have": []},
+        {"goal": ["axe"], "have": []},
+        {"goal": "axe", "have": "wood"},
+        {"goal": "axe", "have": ["gold"]},
+        {"goal": "axe", "have": [["wood"]]},
+        {"goal": "axe", "have": ["wood", "wood", "wood", "wood"]},
+        {"goal": "plank", "have": ["plank"]},
     ],
 )
 def test_a_setup_that_is_no_task_is_refused(setup: dict[str, object]) -> None:

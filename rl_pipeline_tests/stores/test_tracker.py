@@ -139,6 +139,19 @@ def test_a_run_ends_as_its_attempt_did(tracker: MLflowTracker, job: str) -> None
         assert tracker._client.get_run(run.run_id).info.status == status
 
 
+def test_the_run_of_an_attempt_is_ended_by_another_process_and_none_is_made_for_that(
+    tracker: MLflowTracker, job: str
+) -> None:
+    started = tracker.start_run(job, 1)
+    ending = MLflowTracker(tracker.uri)
+    for number in (1, 2):
+        ending.end_run(job, number, "failed")
+    stored = tracker._client.get_run(started.run_id)
+    assert stored.info.status == "FAILED"
+    runs = tracker._client.search_runs([stored.info.experiment_id])
+    assert [run.info.run_id for run in runs if run.data.tags["job_id"] == job] == [started.run_id]
+
+
 def test_people_get_an_address_where_there_are_pages_to_see(tracker: MLflowTracker, job: str) -> None:
     run = tracker.start_run(job, 1)
     page = f"#/experiments/{tracker._client.get_run(run.run_id).info.experiment_id}/runs/{run.run_id}"
@@ -169,6 +182,20 @@ def test_an_alias_means_one_version_at_a_time(tracker: MLflowTracker, job: str) 
         assert tracker.find_alias(model, "candidate") == version
     tracker.set_alias(first, "shadow")
     assert (tracker.find_alias(model, "shadow"), tracker.find_alias(model, "candidate")) == (first, second)
+
+
+def test_an_alias_is_taken_from_the_checkpoint_that_has_it_and_from_no_other(tracker: MLflowTracker, job: str) -> None:
+    model = f"policy-{uuid4()}"
+    tracker.remove_alias(model, "candidate", "s3://models/1/final")
+    run = tracker.start_run(job, 1)
+    version = tracker.register(model, "s3://models/1/final", run.run_id)
+    for alias in ("candidate", "shadow"):
+        tracker.set_alias(version, alias)
+    tracker.remove_alias(model, "candidate", "s3://models/2/final")
+    assert tracker.find_alias(model, "candidate") == version
+    for _ in range(2):
+        tracker.remove_alias(model, "candidate", "s3://models/1/final")
+        assert (tracker.find_alias(model, "candidate"), tracker.find_alias(model, "shadow")) == (None, version)
 
 
 def _log_forty(uri: str, number: int) -> None:

@@ -65,6 +65,7 @@ def store_rewards(
     model: str = "model-1",
     revision: int = 0,
     configuration: str = CONFIGURATION,
+    session: str = "",
 ) -> None:
     """Rewards from a sequence on, one at a time; the totals are repeated until there are enough."""
     rows = pl.DataFrame(
@@ -80,6 +81,7 @@ def store_rewards(
         configuration=pl.lit(configuration),
         revision=pl.lit(revision),
         model_version=pl.lit(model),
+        session_id=pl.lit(session),
         scored_at=pl.lit(at),
     )
     warehouse.insert("rewards", rows)

@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rl_pipeline.contracts import TrainingRequest
-from rl_pipeline.training.jobs import Attempt, Job, State
-from rl_pipeline.training.plan import DistributionPlan, OptimizationPlan, TrainingPlan
+from rl_pipeline.training.jobs.job import Attempt, Job, State
+from rl_pipeline.training.plans.plan import DistributionPlan, OptimizationPlan, TrainingPlan
 
 NOW = datetime(2026, 2, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -17,6 +17,7 @@ WAYS: dict[State, tuple[State, ...]] = {
     "ready": ("ready",),
     "running": ("ready", "running"),
     "preempting": ("ready", "running", "preempting"),
+    "cancelling": ("ready", "running", "cancelling"),
     "completed": ("ready", "running", "completed"),
     "failed": ("ready", "running", "failed"),
     "cancelled": ("cancelled",),

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from rl_pipeline.training.advancing import Board, Surroundings, Tick, move_on, settle
-from rl_pipeline.training.attempts import outcome_of_stop
-from rl_pipeline.training.jobs import VALID_TRANSITIONS, Attempt, Job, State
-from rl_pipeline.training.reconciling import RunState, Step, cancel
-from rl_pipeline.training.statuses import Announcement
+from rl_pipeline.training.jobs.advancing import Board, ImportRuns, Surroundings, Tick, move_on, settle
+from rl_pipeline.training.jobs.attempts import outcome_of_stop
+from rl_pipeline.training.jobs.job import VALID_TRANSITIONS, Attempt, Job, State
+from rl_pipeline.training.jobs.reconciling import RunState, Step, cancel
+from rl_pipeline.training.jobs.silence import Silence
+from rl_pipeline.training.jobs.statuses import Announcement
 from rl_pipeline_tests.training.job_values import NOW, a_plan, a_request
 
 LOOK = timedelta(seconds=15)
@@ -33,10 +34,12 @@ class Run:
     """A run of an attempt, and the program that it started."""
 
     key: str
-    state: RunState = "unfinished"
+    state: RunState = "queued"
     stop_asked: bool = False
     attempt: Attempt | None = None
     """As the program knows it; None before it began, and after it ended."""
+    is_dead: bool = False
+    """Its machine is gone, and Dagster does not know."""
 
 
 @dataclass
@@ -52,10 +55,11 @@ class Chances:
     run_vanishes: float = 0.01
     run_is_given_up_though_it_lives: float = 0.01
     run_is_cancelled_by_a_person: float = 0.01
+    machine_dies: float = 0.02
     import_fails: float = 0.1
 
 
-QUIET = Chances(0, 0, 0, 0.3, 0, 0, 0, 0, 0, 0)
+QUIET = Chances(0, 0, 0, 0.3, 0, 0, 0, 0, 0, 0, 0)
 """Nothing new and no faults: everything that was begun comes to its end."""
 
 
@@ -72,9 +76,11 @@ class SimulatedTraining:
     runs: dict[str, Run] = field(default_factory=dict)
     lease: tuple[str, datetime] | None = None
     """Who holds it, and until when unless it is renewed."""
+    silence: Silence = field(default_factory=Silence)
     cancellations: list[str] = field(default_factory=list)
     walked: Counter[tuple[State, State]] = field(default_factory=Counter)
     deaths: int = 0
+    machines_lost: int = 0
 
     def pass_time(self) -> None:
         """What happens until the next look, and the look."""
@@ -104,6 +110,11 @@ class SimulatedTraining:
         except Died:
             self.deaths += 1
             return
+        self.silence = tick.silence
+        for attempt in tick.lost:
+            assert self.runs[attempt.key].is_dead, f"{attempt.key} is given up and lives"
+            self.runs[attempt.key].state = "failed"
+            self.machines_lost += 1
         for attempt in tick.starts:
             self.runs.setdefault(attempt.key, Run(attempt.key))  # Dagster starts a key once
         for attempt in tick.stops:
@@ -113,7 +124,11 @@ class SimulatedTraining:
         board = Board(self._unfinished(), self._attempts_by_job(), self._do)
         around = Surroundings(
             run_state=self._run_state,
+            import_runs=lambda _: ImportRuns(),
+            unfinished_imports={},
             holder=self._holder(),
+            import_holder=lambda _: None,
+            silence=self.silence,
             ingested_up_to=lambda: 10,
             unscored_up_to=lambda _: self.randomness.choice((0, 1)),
         )
@@ -167,7 +182,7 @@ class SimulatedTraining:
     def _run_on(self, run: Run) -> None:
         """What a run does until the next look."""
         if run.attempt is None:
-            if run.state == "unfinished":
+            if run.state == "queued":
                 self._begin(run)
             return
         if run.attempt.is_holder(self._holder()):
@@ -180,6 +195,7 @@ class SimulatedTraining:
             (self.chances.program_is_killed, self._kill),
             (self.chances.run_vanishes, self._vanish),
             (self.chances.run_is_given_up_though_it_lives, self._give_up),
+            (self.chances.machine_dies, self._die),
         ]
         for chance, event in events:
             if self._happens(chance):
@@ -194,7 +210,10 @@ class SimulatedTraining:
             run.state = "canceled"
         elif self.jobs[job_id].state != "running" or not attempt.is_open or self._holder():
             run.state = "failed"
+        elif self._happens(self.chances.machine_dies):
+            run.state, run.is_dead = "started", True
         elif self._happens(0.7):
+            run.state = "started"
             assert attempt.not_before <= self.now, f"{run.key} starts before its time"
             begun = attempt.begun(f"run-of-{run.key}", self.now)
             run.attempt = begun.with_plan(a_plan().model_dump_json()) if self._happens(0.8) else begun
@@ -234,12 +253,16 @@ class SimulatedTraining:
         """Dagster takes the run for dead, and its program goes on."""
         run.state = "failed"
 
+    def _die(self, run: Run) -> None:
+        """Nobody is left to tell Dagster."""
+        run.attempt, run.is_dead = None, True
+
     def _over(self, run: Run, state: RunState, *, lease_is_released: bool) -> None:
         assert run.attempt
         if lease_is_released and run.attempt.is_holder(self._holder()):
             self.lease = None
         run.attempt = None
-        if run.state == "unfinished":
+        if run.state == "started":
             run.state = state
         if state == "missing":
             del self.runs[run.key]

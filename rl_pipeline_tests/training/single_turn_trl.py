@@ -24,7 +24,7 @@ from trl.experimental.ppo import PPOConfig, PPOTrainer
 
 from rl_pipeline.environments.environment import Task, World
 from rl_pipeline.environments.playing import Conversation, Message
-from rl_pipeline.training.plan import TrainingPlan
+from rl_pipeline.training.plans.plan import TrainingPlan
 from rl_pipeline.training.program.episodes import generator_of
 from rl_pipeline.training.program.generation import SamplingPolicy, play_with_model
 

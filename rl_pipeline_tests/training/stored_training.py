@@ -45,19 +45,20 @@ from rl_pipeline.stores.mlflow_tracker import MLflowTracker
 from rl_pipeline.stores.object_addresses import ObjectsAddress
 from rl_pipeline.stores.objects import Objects
 from rl_pipeline.stores.topology import TRAINING, TRAJECTORIES, bootstrap
-from rl_pipeline.training.advancing import TRAINING_LEASE, Tick, advance
 from rl_pipeline.training.attempting import FinishedTraining
-from rl_pipeline.training.base_models import BaseModels
-from rl_pipeline.training.cancelling import CANCELLATIONS_CONSUMER
 from rl_pipeline.training.carrying_out import AttemptRun, CompletedAttempt, carry_out_attempt
-from rl_pipeline.training.checkpoints import saving
-from rl_pipeline.training.job_rows import attempts_of, begin_attempt, job_of
-from rl_pipeline.training.jobs import Attempt, Job
-from rl_pipeline.training.plan import TrainingPlan
-from rl_pipeline.training.requests import REQUESTS_CONSUMER, Defaults
-from rl_pipeline.training.signing import PublicKeys, SigningKey, new_signing_key
+from rl_pipeline.training.checkpoints.signing import PublicKeys, SigningKey, new_signing_key
+from rl_pipeline.training.checkpoints.storage import saving
+from rl_pipeline.training.jobs.advancing import TRAINING_LEASE, ImportRuns, Tick, advance
+from rl_pipeline.training.jobs.cancelling import CANCELLATIONS_CONSUMER
+from rl_pipeline.training.jobs.job import Attempt, Job
+from rl_pipeline.training.jobs.requests import REQUESTS_CONSUMER, Defaults
+from rl_pipeline.training.jobs.rows import attempts_of, begin_attempt, job_of
+from rl_pipeline.training.jobs.silence import Silence
+from rl_pipeline.training.jobs.statuses import STATUS_SUBJECT
+from rl_pipeline.training.plans.base_models import BaseModels
+from rl_pipeline.training.plans.plan import TrainingPlan
 from rl_pipeline.training.site import TrainingSite
-from rl_pipeline.training.statuses import STATUS_SUBJECT
 from rl_pipeline.training.work_directory import WorkDirectory
 from rl_pipeline_tests.fixtures.ingest import REDACTION_KEY
 from rl_pipeline_tests.fixtures.nats import remove_all_streams
@@ -232,7 +233,10 @@ class TrainingPlace:
         self.passed += later
         return advance(
             *(self.messages, self.tables, JetStreamLeases(self.messages)),
-            run_state=lambda attempt: "unfinished" if attempt.has_begun else "missing",
+            run_state=lambda attempt: "started" if attempt.has_begun else "missing",
+            import_runs=lambda _: ImportRuns(),
+            unfinished_imports={},
+            silence=Silence(),
             defaults=Defaults("sft", "strict"),
             redactor=lambda: Redactor(RedactionPolicy(RedactionKey("v1", REDACTION_KEY.encode()))),
             trajectories=TRAJECTORIES.name,
@@ -266,9 +270,11 @@ class TrainingPlace:
         *,
         models: Objects | None = None,
         tell: Callable[[str], None] = lambda _: None,
+        hear: Callable[[Mapping[str, Any]], None] = lambda _: None,
         canceling: bool = False,
         stall_seconds: float = 600.0,
         memory_limit_gb: float | None = None,
+        signs: bool = True,
     ) -> CompletedAttempt:
         """What the run of an attempt does, from its dataset on."""
         job, attempts = self._begun(attempt)
@@ -291,10 +297,11 @@ class TrainingPlace:
                 datasets=self.datasets,
                 models=models or self.models,
                 tracker=MLflowTracker(self.tracking_uri),
-                signing_key=self.signing_key,
+                signing_key=self.signing_key if signs else None,
                 lease=lease,
                 environment=self.environment,
                 tell=tell,
+                hear=hear,
             )
             return carry_out_attempt(run, is_canceling=lambda: canceling)
 
@@ -365,7 +372,7 @@ class TrainingPlace:
         return [process for process in psutil.process_iter() if _works_in(process, self.directory / "work" / job_id)]
 
     def _begun(self, attempt: Attempt) -> tuple[Job, list[Attempt]]:
-        return begin_attempt(self.tables, attempt.job_id, f"run-{attempt.number}", datetime.now(UTC))
+        return begin_attempt(self.tables, attempt.job_id, f"run-{attempt.number}", attempt.tags, datetime.now(UTC))
 
     def _publish(self, content: TrainingRequest | TrainingCancel) -> None:
         consumer = REQUESTS_CONSUMER if isinstance(content, TrainingRequest) else CANCELLATIONS_CONSUMER

@@ -2,7 +2,7 @@
 
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.stores.s3 import S3Objects, s3_client
 from rl_pipeline.training.attempting import TrainingFailed, final_plan
-from rl_pipeline.training.checkpoints import newest_verified, verify
-from rl_pipeline.training.jobs import Attempt
-from rl_pipeline.training.plan import TrainingPlan
+from rl_pipeline.training.checkpoints.storage import newest_verified, verify
+from rl_pipeline.training.jobs.job import Attempt
+from rl_pipeline.training.plans.plan import TrainingPlan
 from rl_pipeline_tests.training.stored_training import (
     NOWHERE,
     TrainingPlace,
@@ -126,6 +126,11 @@ def test_a_store_that_is_away_costs_ten_minutes_and_no_training(place: TrainingP
     assert (place.job("job").state, status.status, status.metadata.attempt) == ("completed", "completed", 2)
 
 
+def steps_done(place: TrainingPlace, attempt: Attempt) -> set[int]:
+    lines = map(json.loads, place.work(attempt).progress_file.read_text().splitlines())
+    return {line["step"] for line in lines if "step" in line}
+
+
 def test_a_loss_that_is_no_number_halves_the_learning_rate_from_the_last_good_state(place: TrainingPlace) -> None:
     # The first step of the warm-up moves nothing, the second everything.
     attempt = first_attempt(place, max_steps=50, learning_rate=1e38, schedule="linear", warmup_share=0.1)
@@ -139,7 +144,14 @@ def test_a_loss_that_is_no_number_halves_the_learning_rate_from_the_last_good_st
     good = newest_verified(place.work(attempt).checkpoints)
     assert good is not None
     [record] = [json.loads(file.read_text()) for file in place.work(attempt).attempt_directory.glob("failure-*.json")]
-    assert record["step"] == verify(good).meta.step + 1
+    good_step = verify(good).meta.step
+    assert record["step"] == good_step + 1
+    # Half of far too much is too much as well: the second attempt really goes on from there, and fails by itself.
+    second = failing(place, again, "CONVERGENCE")
+    assert TrainingPlan.model_validate_json(second.plan).optimization.learning_rate == 5e37
+    steps = [steps_done(place, one) for one in (attempt, again)]
+    assert steps == [{1, good_step}, set()], "it began anew, in place of going on"
+    assert final_plan(place.plan("job"), place.attempts("job")).optimization.learning_rate == 2.5e37
 
 
 def test_a_row_that_cannot_be_read_is_kept_out_of_the_next_dataset(place: TrainingPlace) -> None:
@@ -156,28 +168,30 @@ def test_a_row_that_cannot_be_read_is_kept_out_of_the_next_dataset(place: Traini
     assert set(place.tables.query(holding, {"id": POISON.trajectory_id})["dataset_id"]) == {"job.r1"}
 
 
-def at_step(do: Callable[[], object]) -> Callable[[str], None]:
-    """Does it once, as soon as the run's log has told of a step."""
+def at_step(do: Callable[[], object]) -> Callable[[Mapping[str, Any]], None]:
+    """Does it once, as soon as the program has done a step."""
     waits = [do]
 
-    def tell(line: str) -> None:
-        if line.startswith("training: step") and waits:
+    def hear(line: Mapping[str, Any]) -> None:
+        if line.get("step") and waits:
             waits.pop()()
 
-    return tell
+    return hear
 
 
 def test_a_process_that_stands_still_is_ended_with_its_group_and_tried_again(
     place: TrainingPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rl_pipeline.training.watching.LOADING_FACTOR", 200.0)
+    monkeypatch.setattr("rl_pipeline.training.launching.watching.LOADING_FACTOR", 200.0)
 
     def freeze() -> None:
-        [rank] = [one for one in place.processes("job") if "rl_pipeline.training.process_guard" not in one.cmdline()]
+        [rank] = [
+            one for one in place.processes("job") if "rl_pipeline.training.launching.process_guard" not in one.cmdline()
+        ]
         rank.send_signal(signal.SIGSTOP)
 
     attempt = first_attempt(place, **ENDLESS)
-    failed = failing(place, attempt, "TIMEOUT", tell=at_step(freeze), stall_seconds=3.0)
+    failed = failing(place, attempt, "TIMEOUT", hear=at_step(freeze), stall_seconds=3.0)
     assert place.look().starts == []
     assert said_of_retry(place, failed).message == failed.message
     again = place.started(timedelta(seconds=61))
@@ -220,7 +234,7 @@ def test_an_interrupted_run_saves_its_state_ends_its_program_and_says_why(
         attempt = first_attempt(place, job_id, save_interval=100_000, **ENDLESS)
         interrupts = at_step(lambda: happens(place, job_id))  # noqa: B023 - called before the next round
         with pytest.raises(KeyboardInterrupt):
-            place.carry_out(attempt, tell=interrupts, canceling=canceling)
+            place.carry_out(attempt, hear=interrupts, canceling=canceling)
         ended = place.attempts(job_id)[-1]
         assert (ended.outcome, ended.failure_code) == (outcome, code)
         assert place.processes(job_id) == []

@@ -1,7 +1,7 @@
 """What becomes of a training that has come to its end: who finds its checkpoint, and under which name."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,20 @@ from rl_pipeline.stores.jetstream_lease import JetStreamLeases
 from rl_pipeline.stores.mlflow_tracker import MLflowTracker
 from rl_pipeline.stores.objects import ObjectsUnavailable, StoredObject
 from rl_pipeline.stores.topology import LEASES
-from rl_pipeline.training.advancing import TRAINING_LEASE
 from rl_pipeline.training.attempting import FinishedTraining, TrainingFailed, TrainingStopped
-from rl_pipeline.training.checkpoint_manifest import MANIFEST
-from rl_pipeline.training.checkpoints import verify
-from rl_pipeline.training.delivering import AGENT, NobodySigns, describe, record, register, result_of, store
-from rl_pipeline.training.job_rows import end_attempt, keep_plan
-from rl_pipeline.training.jobs import Attempt, Job
-from rl_pipeline.training.model_card import MODEL_CARD, CardDataset
-from rl_pipeline.training.plan import DistributionPlan, TrainingPlan
-from rl_pipeline.training.releasing import ReleasedCheckpoint, download_checkpoint
-from rl_pipeline.training.signing import PublicKeys, new_signing_key
+from rl_pipeline.training.checkpoints.manifest import MANIFEST
+from rl_pipeline.training.checkpoints.model_card import MODEL_CARD, CardDataset
+from rl_pipeline.training.checkpoints.releasing import ReleasedCheckpoint, download_checkpoint
+from rl_pipeline.training.checkpoints.retention import prune_released
+from rl_pipeline.training.checkpoints.signing import PublicKeys, new_signing_key
+from rl_pipeline.training.checkpoints.storage import verify
+from rl_pipeline.training.delivering import AGENT, NobodySigns, describe, record, register, result_of, store, withdraw
+from rl_pipeline.training.jobs.advancing import TRAINING_LEASE
+from rl_pipeline.training.jobs.job import Attempt, Job
+from rl_pipeline.training.jobs.rows import end_attempt, keep_plan
+from rl_pipeline.training.jobs.statuses import completed
+from rl_pipeline.training.plans.plan import DistributionPlan, TrainingPlan
 from rl_pipeline.training.site import TrainingSite
-from rl_pipeline.training.statuses import completed
 from rl_pipeline.training.work_directory import WorkDirectory
 from rl_pipeline_tests.training.job_values import a_job, an_attempt
 from rl_pipeline_tests.training.stored_training import (
@@ -48,9 +49,10 @@ def plan_of(job_id: str, **fields: Any) -> TrainingPlan:
     return TrainingPlan(**{"job_id": job_id, "algorithm": "dpo", "base_model": "small", **fields})
 
 
-def measured(measure: str, key: str, reached: float | None) -> dict[str, Any]:
+def measured(measure: str, key: str, reached: float | None, base: float = 0.2) -> dict[str, Any]:
     final = {} if reached is None else {key: reached}
-    return {"measure": measure, "base": {key: 0.2}, "final": final, "improvement": 0.1}
+    gain = None if reached is None else (base - reached if key == "holdout_loss" else reached - base)
+    return {"measure": measure, "base": {key: base}, "final": final, "improvement": gain}
 
 
 class Deliveries:
@@ -156,6 +158,12 @@ def test_the_best_checkpoint_is_marked_and_the_earlier_best_no_longer_is(
     assert deliveries.best() == ["second"]
 
 
+def test_the_best_is_the_one_that_gained_most_whatever_its_tasks_were(deliveries: Deliveries) -> None:
+    deliveries.deliver("hard-tasks", **measured("success", "success_sampled", 0.5, base=0.1))
+    deliveries.deliver("easy-tasks", **measured("success", "success_sampled", 0.9, base=0.8))
+    assert deliveries.best() == ["hard-tasks"]
+
+
 def test_each_base_and_each_measure_has_a_best_of_its_own(deliveries: Deliveries) -> None:
     deliveries.deliver("a", **measured("success", "success_sampled", 0.9))
     deliveries.deliver("b", **measured("holdout_loss", "holdout_loss", 0.4))
@@ -184,6 +192,21 @@ def test_a_delivery_that_died_before_the_earlier_best_was_told_is_made_whole_by_
     assert deliveries.best() == ["first", "second"]
     deliveries.record(finished, a_job("second"))
     assert deliveries.best() == ["second"]
+
+
+def test_when_the_best_is_withdrawn_the_best_of_the_others_is_marked_again_and_kept(
+    deliveries: Deliveries, tracker: MLflowTracker
+) -> None:
+    now = datetime.now(UTC)
+    for job_id, reached in (("first", 0.15), ("incomplete", None), ("lesser", 0.1), ("second", 0.7)):
+        deliveries.deliver(job_id, **measured("success", "success_sampled", reached))
+    deliveries.deliver("shadow", shadow=True, **measured("success", "success_sampled", 0.9))
+    deliveries.deliver("large", base_model="large", **measured("success", "success_sampled", 0.8))
+    for _ in range(2):
+        withdraw(deliveries.tables, deliveries.objects, tracker, a_job("second"), now)
+    assert deliveries.best() == ["first", "large"]
+    pruned = prune_released(deliveries.tables, deliveries.objects, now + timedelta(days=91), keep=5).pruned
+    assert set(pruned) == {"incomplete/final", "lesser/final", "shadow/final"}
 
 
 @pytest.fixture(scope="module")
@@ -215,6 +238,14 @@ def test_a_checkpoint_is_registered_as_the_candidate_and_that_of_a_shadow_job_ne
     assert (named(tracker, "candidate"), named(tracker, "shadow")) == ((second, "second"), (shadow, "silent"))
 
 
+def test_what_is_withdrawn_is_no_longer_the_candidate(deliveries: Deliveries, tracker: MLflowTracker) -> None:
+    registered(deliveries, tracker, "older", shadow=False)
+    newest = registered(deliveries, tracker, "newest", shadow=False)
+    for job_id, left in (("older", (newest, "newest")), ("newest", None), ("newest", None)):
+        withdraw(deliveries.tables, deliveries.objects, tracker, a_job(job_id), datetime.now(UTC))
+        assert named(tracker, "candidate") == left
+
+
 def test_a_tracker_that_is_away_holds_up_no_checkpoint(deliveries: Deliveries, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     finished = deliveries.finished("job")
@@ -222,6 +253,8 @@ def test_a_tracker_that_is_away_holds_up_no_checkpoint(deliveries: Deliveries, m
     registration = register(MLflowTracker(NOWHERE), finished, a_job("job"), "job.r1", released)
     assert (registration.version, registration.run_url) == (None, None)
     assert "MLFLOW_TRACKING_URI" in registration.note
+    withdraw(deliveries.tables, deliveries.objects, MLflowTracker(NOWHERE), a_job("job"), datetime.now(UTC))
+    assert list(deliveries.objects.list()) == []
 
 
 @pytest.mark.parametrize(("device", "hours", "cost"), [("cpu", "cpu_hours", 0.01), ("cuda", "gpu_hours", 4.0)])
@@ -242,7 +275,7 @@ def test_the_result_of_an_attempt_is_what_its_status_tells(
     assert status.artifacts is not None
     assert status.artifacts.model_card == f"{released.url}/{MODEL_CARD}"
     assert status.evaluation_results is not None
-    assert status.evaluation_results.improvement_over_baseline == 0.1
+    assert status.evaluation_results.improvement_over_baseline == pytest.approx(0.4)
 
 
 @pytest.fixture
@@ -289,6 +322,33 @@ def test_a_cancelled_job_releases_nothing(place: TrainingPlace) -> None:
     assert [status.status for status in place.statuses("job")] == ["queued", "queued", "cancelled"]
     assert list(place.models.list()) == []
     assert place.tables.query("SELECT * FROM model_checkpoints").is_empty()
+
+
+class InterruptedWhenReleased(DiskObjects):
+    """A store whose user is interrupted as soon as a checkpoint in it is complete."""
+
+    interrupt: Callable[[], None]
+
+    def create(self, key: str, data: bytes) -> StoredObject:
+        super().create(key, data)
+        self.interrupt()
+        raise KeyboardInterrupt
+
+
+def test_of_a_job_that_is_cancelled_while_its_model_is_stored_nothing_stays(place: TrainingPlace) -> None:
+    attempt = undelivered(place)
+    models = InterruptedWhenReleased(place.directory / "released")
+
+    def cancel() -> None:
+        assert list(models.list())
+        place.cancel("job")
+        place.look()
+
+    models.interrupt = cancel
+    with pytest.raises(KeyboardInterrupt):
+        place.carry_out(attempt, models=models, canceling=True)
+    assert place.attempts("job")[-1].outcome == "cancelled"
+    assert list(models.list()) == []
 
 
 def test_a_run_that_has_lost_its_lease_releases_nothing(place: TrainingPlace) -> None:

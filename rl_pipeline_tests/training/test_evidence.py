@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import polars as pl
 import pytest
@@ -12,9 +13,9 @@ from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.training.asking import ask_if_due
 from rl_pipeline.training.degradation import Sample
 from rl_pipeline.training.evidence import read_evidence, serving_model, unscored_trajectories
-from rl_pipeline.training.job_rows import write_job
-from rl_pipeline.training.jobs import Job, State
-from rl_pipeline.training.requests import Defaults, accept_requests
+from rl_pipeline.training.jobs.job import Job, State
+from rl_pipeline.training.jobs.requests import Defaults, accept_requests
+from rl_pipeline.training.jobs.rows import write_job
 from rl_pipeline.training.triggers import Decision, TriggerPolicy, Wait
 from rl_pipeline_tests.training.job_tables import (
     CONFIGURATION,
@@ -58,8 +59,9 @@ def store_job(
     at: datetime,
     watermark: int = 0,
     reason: str = "manual",
+    **fields: Any,
 ) -> None:
-    job = Job.accepted(a_request(job_id, trigger_reason=reason), through_sequence=0, now=at)
+    job = Job.accepted(a_request(job_id, trigger_reason=reason, **fields), through_sequence=0, now=at)
     for step in WAYS[state]:
         job = job.moved(step, "", at, watermark=watermark)
     write_job(warehouse, job)
@@ -70,22 +72,50 @@ def test_without_any_job_everything_that_has_a_reward_is_new(warehouse: ClickHou
     store_rewards(warehouse, 3, at=NOW - DAY, revision=1)
     store_rewards(warehouse, 7, at=NOW, configuration="another")
     found = read_evidence(warehouse, STREAM, now=NOW)
-    assert (found.new_since_last_job, found.new_since_last_completed, found.last_job) == (7, 7, "")
+    assert (found.new_since_last_training, found.new_since_last_completed, found.last_training) == (7, 7, "")
 
 
 def test_what_a_job_could_have_used_is_no_longer_new(warehouse: ClickHouseWarehouse) -> None:
     store_rewards(warehouse, 100, at=NOW - 5 * DAY, every=MINUTE)
     store_job(warehouse, "completed", "completed", at=NOW - 4 * DAY, watermark=40)
-    store_job(warehouse, "failed", "failed", at=NOW - 3 * DAY, watermark=90)
+    store_job(warehouse, "failed", "failed", at=NOW - 3 * DAY, watermark=90, reason="scheduled")
     found = read_evidence(warehouse, STREAM, now=NOW)
-    assert (found.new_since_last_job, found.new_since_last_completed) == (10, 60)
-    assert (found.last_job, found.under_way) == ("failed", None)
+    assert (found.new_since_last_training, found.new_since_last_completed) == (10, 60)
+    assert (found.last_training, found.under_way) == ("failed", None)
 
 
 def test_a_job_that_has_no_dataset_yet_counts_from_when_it_was_accepted(warehouse: ClickHouseWarehouse) -> None:
     store_rewards(warehouse, 100, at=NOW, every=MINUTE)
-    store_job(warehouse, "cancelled", "cancelled", at=NOW + timedelta(minutes=89, seconds=30))
-    assert read_evidence(warehouse, STREAM, now=NOW).new_since_last_job == 10
+    store_job(warehouse, "waiting", "waiting", at=NOW + timedelta(minutes=89, seconds=30))
+    assert read_evidence(warehouse, STREAM, now=NOW).new_since_last_training == 10
+
+
+IMPORTED = {"training_config": {"dataset": {"source": "local", "path": "files"}}}
+
+
+@pytest.mark.parametrize(
+    ("state", "fields", "new"),
+    [
+        ("running", {}, 10),
+        ("completed", {}, 10),
+        ("cancelled", {}, 60),
+        ("cancelling", {}, 60),
+        ("failed", {}, 60),
+        ("failed", {"reason": "threshold_reached"}, 10),
+        ("completed", {"metadata": {"shadow": True}}, 60),
+        ("completed", IMPORTED, 60),
+        ("running", IMPORTED, 60),
+    ],
+    ids=str,
+)
+def test_only_a_training_on_what_came_by_the_stream_makes_it_old(
+    warehouse: ClickHouseWarehouse, state: State, fields: dict[str, Any], new: int
+) -> None:
+    store_rewards(warehouse, 100, at=NOW - 5 * DAY, every=MINUTE)
+    store_job(warehouse, "before", "completed", at=NOW - 4 * DAY, watermark=40)
+    store_job(warehouse, "then", state, at=NOW, watermark=90, **fields)
+    found = read_evidence(warehouse, STREAM, now=NOW)
+    assert (found.new_since_last_training, found.last_training) == (new, "then" if new == 10 else "before")
 
 
 @pytest.mark.parametrize(
@@ -177,7 +207,7 @@ def test_the_threshold_asks_once_and_again_after_as_many_more(
 ) -> None:
     store_rewards(warehouse, 49, at=NOW)
     ask = lambda now: ask_if_due(stream, warehouse, POLICY, trajectories=STREAM, now=now)  # noqa: E731
-    assert ask(NOW) == Wait("49 new trajectories since the last job, 50 are needed")
+    assert ask(NOW) == Wait("49 new trajectories since the last training, 50 are needed")
     store_rewards(warehouse, 1, first=50, at=NOW)
     decided = [ask(NOW + MINUTE), ask(NOW + 2 * MINUTE)]
     [request] = requests_in(stream)
@@ -186,7 +216,8 @@ def test_the_threshold_asks_once_and_again_after_as_many_more(
     accept(stream, warehouse, NOW + 2 * MINUTE)
     assert isinstance(ask(NOW + 3 * MINUTE), Wait)
     [job] = warehouse.query("SELECT job_id FROM training_jobs FINAL")["job_id"].to_list()
-    store_job(warehouse, job, "cancelled", at=NOW + 2 * MINUTE)
+    store_job(warehouse, job, "cancelled", at=NOW + 2 * MINUTE, reason="threshold_reached")
+    assert isinstance(ask(NOW + 3 * MINUTE), Wait), "not the same again at once"
     store_rewards(warehouse, 50, first=51, at=NOW + 4 * MINUTE)
     assert isinstance(ask(NOW + 5 * MINUTE), Decision)
     assert len({one["training_job_id"] for one in requests_in(stream)}) == 2
@@ -198,7 +229,7 @@ def test_the_schedule_asks_once_per_time_and_says_why_it_does_not(
     two = datetime(2026, 2, 1, 2, tzinfo=UTC)
     store_rewards(warehouse, 4, at=NOW - DAY)
     ask = lambda: ask_if_due(stream, warehouse, POLICY, trajectories=STREAM, scheduled_for=two, now=NOW)  # noqa: E731
-    assert ask() == Wait("4 new trajectories since the last training, the schedule needs 5")
+    assert ask() == Wait("4 new trajectories since the last completed training, the schedule needs 5")
     store_rewards(warehouse, 1, first=5, at=NOW)
     for _ in range(2):
         assert isinstance(ask(), Decision)

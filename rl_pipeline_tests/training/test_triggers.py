@@ -27,7 +27,7 @@ TWO_O_CLOCK = datetime(2026, 2, 1, 2, tzinfo=UTC)
 BAKE = Sample(200, 0.70, 0.04)
 WORSE = ServingModel("model-1", BAKE, Sample(500, 0.58, 0.04))
 WELL = replace(WORSE, recent=Sample(500, 0.69, 0.04))
-NOTHING = Evidence(new_since_last_job=10, new_since_last_completed=10, last_job="job-6", serving=WELL)
+NOTHING = Evidence(new_since_last_training=10, new_since_last_completed=10, last_training="job-6", serving=WELL)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ NOTHING = Evidence(new_since_last_job=10, new_since_last_completed=10, last_job=
     [
         ({"serving": WORSE}, "performance_degradation", "urgent"),
         ({"manual": True}, "manual", "high"),
-        ({"new_since_last_job": 5000}, "threshold_reached", "normal"),
+        ({"new_since_last_training": 5000}, "threshold_reached", "normal"),
         ({"scheduled_for": TWO_O_CLOCK, "new_since_last_completed": 500}, "scheduled", "normal"),
     ],
     ids=["degradation", "manual", "threshold", "schedule"],
@@ -49,7 +49,7 @@ def test_each_row_of_the_table_decides(evidence: dict[str, Any], reason: str, pr
 ALL = {
     "serving": WORSE,
     "manual": True,
-    "new_since_last_job": 5127,
+    "new_since_last_training": 5127,
     "scheduled_for": TWO_O_CLOCK,
     "new_since_last_completed": 5127,
 }
@@ -57,7 +57,7 @@ ALL = {
 
 def test_of_rows_that_hold_together_the_first_decides() -> None:
     reasons, evidence = [], replace(NOTHING, **ALL)  # type: ignore[arg-type]
-    for settled in ({"serving": WELL}, {"manual": False}, {"new_since_last_job": 10}, {"scheduled_for": None}):
+    for settled in ({"serving": WELL}, {"manual": False}, {"new_since_last_training": 10}, {"scheduled_for": None}):
         decided = decide(evidence, POLICY)
         assert isinstance(decided, Decision)
         reasons.append(decided.reason)
@@ -67,17 +67,19 @@ def test_of_rows_that_hold_together_the_first_decides() -> None:
 
 
 def test_too_little_is_waited_for_and_the_reason_says_how_much_is_missing() -> None:
-    assert decide(replace(NOTHING, new_since_last_job=4999), POLICY) == Wait(
-        "4,999 new trajectories since the last job, 5,000 are needed"
+    assert decide(replace(NOTHING, new_since_last_training=4999), POLICY) == Wait(
+        "4,999 new trajectories since the last training, 5,000 are needed"
     )
 
 
 def test_the_schedule_is_skipped_with_a_reason_when_too_little_is_new() -> None:
     evidence = replace(NOTHING, scheduled_for=TWO_O_CLOCK, new_since_last_completed=499)
-    assert decide(evidence, POLICY) == Wait("499 new trajectories since the last training, the schedule needs 500")
+    assert decide(evidence, POLICY) == Wait(
+        "499 new trajectories since the last completed training, the schedule needs 500"
+    )
 
 
-@pytest.mark.parametrize("asking", [{"new_since_last_job": 9000}, {"scheduled_for": TWO_O_CLOCK}])
+@pytest.mark.parametrize("asking", [{"new_since_last_training": 9000}, {"scheduled_for": TWO_O_CLOCK}])
 def test_while_a_job_of_its_own_is_under_way_the_pipeline_asks_for_no_other(asking: dict[str, Any]) -> None:
     evidence = replace(NOTHING, new_since_last_completed=9000, under_way="job-6", **asking)
     assert decide(evidence, POLICY) == Wait("the job job-6 is under way")
@@ -96,8 +98,8 @@ def test_the_same_cause_asks_for_the_same_job_and_another_for_another() -> None:
 
     enough: dict[str, Any] = {"new_since_last_completed": 600}
     jobs = [
-        job_of(new_since_last_job=5000),
-        job_of(new_since_last_job=5000, last_job="job-7"),
+        job_of(new_since_last_training=5000),
+        job_of(new_since_last_training=5000, last_training="job-7"),
         job_of(scheduled_for=TWO_O_CLOCK, **enough),
         job_of(scheduled_for=TWO_O_CLOCK.replace(day=2), **enough),
         job_of(serving=WORSE),
@@ -106,13 +108,13 @@ def test_the_same_cause_asks_for_the_same_job_and_another_for_another() -> None:
     ]
     assert len(set(jobs)) == len(jobs)
     assert all(UUID(job).version == 5 for job in jobs)
-    assert job_of(new_since_last_job=7000) == jobs[0], "whatever has come meanwhile"
+    assert job_of(new_since_last_training=7000) == jobs[0], "whatever has come meanwhile"
     assert job_of(serving=replace(WORSE, recent=Sample(800, 0.5, 0.04))) == jobs[4]
 
 
 def test_the_request_of_the_second_scenario() -> None:
     policy = TriggerPolicy(domain_shares={"coding": 0.4, "research": 0.3, "general": 0.3}, literal_filter=True)
-    decided = decide(replace(NOTHING, new_since_last_job=5127), policy)
+    decided = decide(replace(NOTHING, new_since_last_training=5127), policy)
     assert isinstance(decided, Decision)
     request = request_for(decided, policy, requester="rl-pipeline", now=NOW)
     dataset = request.training_config.dataset
@@ -123,7 +125,7 @@ def test_the_request_of_the_second_scenario() -> None:
     assert (dataset.filter.model_extra or {})["literal_filter"] is True
     knobs = request.training_config.hyperparameters
     assert (knobs.learning_rate, knobs.batch_size, knobs.epochs) == (1e-5, 32, 3)
-    assert request.metadata.notes == "5,127 new trajectories since the last job"
+    assert request.metadata.notes == "5,127 new trajectories since the last training"
     assert serialize(request)
 
 

@@ -10,8 +10,10 @@ import polars as pl
 import torch
 from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM, set_seed
 
+from rl_pipeline.curation.files import WrittenFile
 from rl_pipeline.curation.manifest import Manifest
-from rl_pipeline.training.plan import TrainingPlan
+from rl_pipeline.environments.crafting import CraftingWorld
+from rl_pipeline.training.plans.plan import TrainingPlan
 from rl_pipeline.training.program.dataset import manifest_of
 from rl_pipeline.training.program.models import load_tokenizer
 from rl_pipeline.training.program.reporting import Reporter
@@ -24,6 +26,8 @@ from rl_pipeline.training.work_directory import WorkDirectory
 torch.set_num_threads(1)
 
 Messages = list[dict[str, Any]]
+WIDE = 384
+"""The width of a model of which ZeRO-3 shares out the matrices: those of a narrow one stay whole everywhere."""
 THINGS = ("logs", "planks", "a sword", "a pickaxe")
 
 
@@ -96,6 +100,26 @@ def write_dataset(directory: Path, rows: int = 48, broken: Mapping[str, str] | N
     (directory / "manifest.json").write_bytes(manifest.encoded())
 
 
+def write_prompts(directory: Path) -> None:
+    """Tasks of a world; one is held out, which the second process then has nothing of."""
+    world = CraftingWorld()
+    opening = json.dumps([said("user", "make planks")])
+    rows = [
+        {
+            "split": "train" if number else "holdout",
+            "task": task.id,
+            "messages": opening,
+            "environment": world.name,
+            "environment_task": json.dumps(dict(task.setup)),
+        }
+        for number, task in enumerate(world.tasks(7, seed=1))
+    ]
+    pl.DataFrame(rows).write_parquet(directory / "prompts.parquet")
+    listed = WrittenFile(name="prompts.parquet", rows=len(rows), size=0, sha256="").listed()
+    manifest = Manifest("dataset-1", "job-1", 1, "2026-01-01T00:00:00Z", {"files": [listed]}, {})
+    (directory / "manifest.json").write_bytes(manifest.encoded())
+
+
 def plan_of(algorithm: str = "sft", attempt: int = 1, **parts: Any) -> TrainingPlan:
     """A plan of few steps in one plain process, unless its parts say otherwise."""
     parts = {
@@ -116,6 +140,8 @@ def lay_out(root: Path, model: Path, plan: TrainingPlan, broken: Mapping[str, st
         work.base.symlink_to(model, target_is_directory=True)
     if not work.dataset.exists():
         write_dataset(work.dataset, broken=broken)
+        if plan.is_online:
+            write_prompts(work.dataset)
     return work
 
 

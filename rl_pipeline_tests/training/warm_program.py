@@ -6,6 +6,7 @@ server that they are forked from.
 
 import multiprocessing
 import os
+import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ _PRELOADED = [
     "rl_pipeline.training.program.listeners",
     "rl_pipeline.training.program.running",
     "rl_pipeline.training.program.imitation",
+    "rl_pipeline.training.program.online",
     "rl_pipeline.training.program.preference",
 ]
 _QUIET = {
@@ -43,7 +45,9 @@ _QUIET = {
 
 
 @contextmanager
-def running(work: WorkDirectory, processes: int = 1, **environment: str) -> Iterator[list[BaseProcess]]:
+def running(
+    work: WorkDirectory, processes: int = 1, largest_file: int | None = None, **environment: str
+) -> Iterator[list[BaseProcess]]:
     """The processes of an attempt; whatever is left of them at the end is killed."""
     os.environ.update(_QUIET)
     context = multiprocessing.get_context("forkserver")
@@ -54,7 +58,7 @@ def running(work: WorkDirectory, processes: int = 1, **environment: str) -> Iter
     ranks = []
     for rank in range(processes):
         place = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if processes > 1 else {}
-        ranks.append(context.Process(target=_program, args=(work, {**variables, **place})))
+        ranks.append(context.Process(target=_program, args=(work, {**variables, **place}, largest_file)))
     for process in ranks:
         process.start()
     try:
@@ -65,9 +69,9 @@ def running(work: WorkDirectory, processes: int = 1, **environment: str) -> Iter
             process.join()
 
 
-def run(work: WorkDirectory, processes: int = 1, **environment: str) -> int:
+def run(work: WorkDirectory, processes: int = 1, largest_file: int | None = None, **environment: str) -> int:
     """The exit code of an attempt that is left to itself; of several processes the highest."""
-    with running(work, processes, **environment) as ranks:
+    with running(work, processes, largest_file, **environment) as ranks:
         for process in ranks:
             process.join()
         return max(process.exitcode or 0 for process in ranks)
@@ -78,8 +82,10 @@ def log_of(work: WorkDirectory) -> str:
     return "\n".join(file.read_text() for file in sorted(work.attempt_directory.glob("rank-*.log")))
 
 
-def _program(work: WorkDirectory, environment: dict[str, str]) -> None:
+def _program(work: WorkDirectory, environment: dict[str, str], largest_file: int | None) -> None:
     os.environ.update(environment)
+    if largest_file is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
     with Path(work.attempt_directory, f"rank-{environment.get('RANK', '0')}.log").open("ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)

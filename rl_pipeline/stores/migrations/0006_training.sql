@@ -17,7 +17,8 @@ CREATE TABLE IF NOT EXISTS training_jobs {on_cluster}
     watermark        UInt64 DEFAULT 0 COMMENT 'The last sequence that the dataset could have used; 0 before curation.',
     version          UInt64 COMMENT 'Number of the change; the highest counts.',
     CONSTRAINT state_is_known CHECK state IN
-        ('accepted', 'importing', 'waiting', 'ready', 'running', 'preempting', 'completed', 'failed', 'cancelled')
+        ('accepted', 'importing', 'waiting', 'ready', 'running', 'preempting', 'cancelling', 'completed', 'failed',
+         'cancelled')
 )
 ENGINE = {replicated}ReplacingMergeTree(version)
 ORDER BY job_id

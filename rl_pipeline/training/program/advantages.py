@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rl_pipeline.contracts.training_request import Algorithm
-from rl_pipeline.training.plan import OnlinePlan
+from rl_pipeline.training.plans.plan import OnlinePlan
 
 _SMALLEST_DEVIATION = 1e-4
 

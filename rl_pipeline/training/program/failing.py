@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Iterator
 
 from rl_pipeline.contracts.training_status import FailureCode
-from rl_pipeline.training.exits import FailureRecord
+from rl_pipeline.training.launching.exits import FailureRecord
 
 # torch, CUDA, C++ and the kernel each have words of their own for it.
 _OUT_OF_MEMORY = re.compile(

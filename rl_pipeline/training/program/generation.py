@@ -106,7 +106,7 @@ class SamplingPolicy:
         self._tokens = TurnTokens(tokenizer, model.generation_config)
         self._turns: dict[int, int] = {}
         self._heard: dict[int, int] = {}
-        self._memory: _Memory | None = None
+        self._memory: ConversationMemory | None = None
 
     def act(self, conversations: Sequence[Conversation]) -> list[str]:
         """What the model says next in each conversation. Those it knows may only have grown since."""
@@ -114,7 +114,7 @@ class SamplingPolicy:
             self._listen(conversation.number, conversation.messages)
         numbers = [conversation.number for conversation in conversations]
         if self._memory is None or not self._memory.holds(numbers):
-            self._memory = _Memory(numbers, self._model.device)
+            self._memory = ConversationMemory(numbers, self._model.device)
         self._memory.keep_only(numbers)
         training = self._model.training
         self._model.eval()
@@ -141,7 +141,9 @@ class SamplingPolicy:
         self._heard[number] = len(messages)
 
     @torch.no_grad()
-    def _sample(self, memory: "_Memory", transcripts: Sequence[Transcript]) -> list[tuple[list[int], list[float]]]:
+    def _sample(
+        self, memory: "ConversationMemory", transcripts: Sequence[Transcript]
+    ) -> list[tuple[list[int], list[float]]]:
         device = self._model.device
         stops = torch.tensor(self._tokens.stop_ids, device=device)
         running = torch.ones(len(transcripts), dtype=torch.bool, device=device)
@@ -169,7 +171,7 @@ class SamplingPolicy:
         return tokens.squeeze(1), logprobs.gather(1, tokens).squeeze(1)
 
 
-class _Memory:
+class ConversationMemory:
     """The keys and values of conversations side by side; `present` says which columns hold a token of which row."""
 
     def __init__(self, numbers: Sequence[int], device: torch.device) -> None:

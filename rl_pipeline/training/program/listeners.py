@@ -24,8 +24,8 @@ from rl_pipeline.contracts.training_status import (
 )
 from rl_pipeline.stores.stream import Stream
 from rl_pipeline.stores.tracker import RunOutcome, TrackedDataset, TrackedRun, Tracker, TrackerRefused
-from rl_pipeline.training.plan import TrainingPlan
-from rl_pipeline.training.program.reporting import FIGURES, Line
+from rl_pipeline.training.plans.plan import TrainingPlan
+from rl_pipeline.training.program.reporting import FIGURES, PASSING_PHASES, Line
 
 LEAST_SECONDS_BETWEEN_MESSAGES = 2.0
 _RETRY_SECONDS = 30.0
@@ -132,7 +132,7 @@ class StatusMessages:
         self._note_best(line, metrics)
         total = line.get("total_steps") or 0
         percent = min(100.0, 100 * line["step"] / total) if total else 0.0
-        if line["phase"] == "saving":
+        if line["phase"] in PASSING_PHASES:
             return
         news = (line["phase"], int(percent))
         now = self._clock()
@@ -197,20 +197,27 @@ class TrackedFigures:
 
 
 class LogLines:
-    """A line for people wherever the run is watched."""
+    """Lines for people wherever the run is watched: each phase, what was measured, and a hundred times the figures."""
 
     def __init__(self, say: Callable[[str], None], hang_up: Callable[[], None] = lambda: None) -> None:
         self._say = say
         self._hang_up = hang_up
         self._phase = ""
+        self._percent = -1
 
     def hear(self, line: Line, metrics: Mapping[str, float]) -> None:
-        """Say each new phase, and each new set of figures."""
-        if metrics:
-            shown = {name: value for name, value in metrics.items() if name in FIGURES or "/" in name}
-            figures = ", ".join(f"{name} {value:.4g}" for name, value in shown.items())
-            self._say(f"step {line.get('step', 0)}: {figures}")
-        elif line["phase"] not in (self._phase, "saving"):
+        """Say it, if it is news."""
+        measured = {name: value for name, value in metrics.items() if "/" in name}
+        step, total = line.get("step", 0), line.get("total_steps") or 0
+        percent = 100 * step // total if total else 0
+        if measured:
+            self._say(_figures(measured))
+        elif metrics:
+            if percent > self._percent:
+                self._percent = percent
+                shown = {name: metrics[name] for name in (*FIGURES, "tokens_per_second") if name in metrics}
+                self._say(f"step {step} of {total}: {_figures(shown)}")
+        elif line["phase"] not in {self._phase, *PASSING_PHASES}:
             self._phase = line["phase"]
             self._say(self._phase.replace("_", " "))
 
@@ -218,6 +225,10 @@ class LogLines:
         """Say how it ended."""
         self._say(outcome)
         self._hang_up()
+
+
+def _figures(figures: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
 
 
 @contextmanager

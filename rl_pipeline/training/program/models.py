@@ -19,9 +19,9 @@ from transformers import (
 )
 
 from rl_pipeline.errors import PipelineError
-from rl_pipeline.training import checkpoints
-from rl_pipeline.training.deepspeed_config import deepspeed_config
-from rl_pipeline.training.plan import LoraPlan, TrainingPlan
+from rl_pipeline.training.checkpoints import storage
+from rl_pipeline.training.plans.deepspeed_config import deepspeed_config
+from rl_pipeline.training.plans.plan import LoraPlan, TrainingPlan
 from rl_pipeline.training.program.saving import Resumable
 from rl_pipeline.training.program.session import Session
 
@@ -148,7 +148,8 @@ def deliver(
     weights = trainer.accelerator.get_state_dict(trainer.model_wrapped) if sharded else None
     if session.writes:
         described = {"job_id": session.plan.job_id, "created": datetime.now(UTC), **meta}
-        with checkpoints.saving(target, described) as staging:
+        moving = session.reporter.while_bytes_move(storage.staging_of(target))
+        with moving, storage.saving(target, described) as staging:
             model = trainer.accelerator.unwrap_model(trainer.model)
             if isinstance(model, PeftModel):
                 model.save_pretrained(str(staging / ADAPTER), state_dict=weights)

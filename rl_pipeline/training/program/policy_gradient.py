@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
 
 from rl_pipeline.errors import PipelineError
-from rl_pipeline.training.plan import TrainingPlan
+from rl_pipeline.training.plans.plan import TrainingPlan
 from rl_pipeline.training.program import value_head
 from rl_pipeline.training.program.advantages import judge, played_turns
 from rl_pipeline.training.program.episodes import (
@@ -164,7 +164,7 @@ class PolicyGradientTrainer(Trainer):
         chosen = prompts_of_iteration(len(self.prompts), self.groups[-1] + 1, iteration, self.plan.seed)
         groups = self.groups[self._first : self._first + self._share]
         generator = generator_of(device, self.plan.seed, iteration, self.args.process_index)
-        with readable_policy(self) as policy:
+        with readable_policy(self, self.plan) as policy:
             episodes = self.rollouts.play(policy, [self.prompts[chosen[group]] for group in groups], generator)
             # Like lengths side by side waste little on padding; where memory does not suffice, the first batch tells.
             order = sorted(range(self._share), key=lambda place: len(episodes[place].token_ids), reverse=True)

@@ -8,7 +8,14 @@ from typing import Any
 
 import polars as pl
 
-from rl_pipeline.training.program.dataset import DatasetUnreadable, Message, Split, UnusableMessages, parse_messages
+from rl_pipeline.training.program.dataset import (
+    DatasetUnreadable,
+    Message,
+    Split,
+    UnusableMessages,
+    manifest_of,
+    parse_messages,
+)
 
 PROMPTS = "prompts.parquet"
 
@@ -24,10 +31,10 @@ class Prompt:
 
 
 def read_prompts(directory: Path, split: Split) -> list[Prompt]:
-    """The prompts of the dataset, none if it has no such file. Raises `DatasetUnreadable`."""
-    file = directory / PROMPTS
-    if not file.exists():
+    """The prompts of the dataset, none if its manifest lists none. Raises `DatasetUnreadable`."""
+    if not any(file.name == PROMPTS for file in manifest_of(directory).files):
         return []
+    file = directory / PROMPTS
     columns = ["task", "messages", "environment", "environment_task"]
     try:
         rows = pl.scan_parquet(file).filter(pl.col("split") == split).select(columns).collect()

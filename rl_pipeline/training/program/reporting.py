@@ -7,23 +7,31 @@ time: whatever happens to them, the training goes on. Only rank 0 reports.
 import json
 import logging
 import math
+import os
 import resource
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import psutil
+
 from rl_pipeline.stores.tracker import RunOutcome
 
-Phase = Literal["loading", "base_evaluation", "training", "evaluation", "saving"]
+Phase = Literal["loading", "base_evaluation", "training", "playing", "evaluation", "saving"]
+PASSING_PHASES = frozenset({"playing", "saving"})
+"""They come and go between steps: for whoever watches a hang, and no news to anybody else."""
 Line = Mapping[str, Any]
 
 FIGURES = ("loss", "reward_mean", "reward_std", "policy_entropy", "kl_divergence", "learning_rate")
 # What TRL calls some of them.
 _OTHER_NAMES = {"entropy": "policy_entropy"}
 _HEARTBEAT_SECONDS = 1.0
+# More than our own lines and logs, less than any disk takes in a second.
+_BYTES_THAT_TELL = 1_000_000
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +94,26 @@ class Reporter:
         if self._clock() - self._last_line >= _HEARTBEAT_SECONDS:
             self._write({})
 
+    @contextmanager
+    def while_bytes_move(self, directory: Path) -> Iterator[None]:
+        """Heartbeats as long as this process reads and writes, or others write below `directory`.
+
+        For what takes minutes with large files and calls nobody back. A disk that has stopped moves no bytes.
+        """
+        if self._file is None:
+            yield
+            return
+        done = threading.Event()
+        thread = threading.Thread(
+            target=beat_while_bytes_move, args=(self.heartbeat, directory, done.wait), daemon=True
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
     def log(self, logs: Mapping[str, float]) -> None:
         """The figures since the last time."""
         metrics = {_OTHER_NAMES.get(name, name): float(value) for name, value in logs.items() if _is_finite(value)}
@@ -124,6 +152,27 @@ class Reporter:
             except Exception:  # noqa: BLE001  whatever it is, the training must not notice
                 _log.exception("%s hears no more of this training", type(listener).__name__)
                 self._listeners.remove(listener)
+
+
+def beat_while_bytes_move(beat: Callable[[], None], directory: Path, done_after: Callable[[float], bool]) -> None:
+    """`beat` as `Reporter.while_bytes_move` says, until it is done, which is waited for."""
+    before = _bytes_moved(directory)
+    while not done_after(_HEARTBEAT_SECONDS):
+        moved = _bytes_moved(directory)
+        if abs(moved - before) >= _BYTES_THAT_TELL:
+            before = moved
+            beat()
+
+
+def _bytes_moved(directory: Path) -> int:
+    """A number that changes as files are read or written: by this process, and by any below `directory`."""
+    counted = psutil.Process().io_counters()
+    below = 0
+    for place, _, names in os.walk(directory):
+        for name in names:
+            with suppress(OSError):  # it was renamed meanwhile
+                below += Path(place, name).stat().st_size
+    return below + int(counted.read_chars + counted.write_chars + counted.read_bytes + counted.write_bytes)
 
 
 def peak_memory_gb() -> float:

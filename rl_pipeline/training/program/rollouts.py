@@ -9,10 +9,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rl_pipeline.environments.environment import InvalidTask, Task
 from rl_pipeline.environments.playing import Conversation, Message
 from rl_pipeline.environments.worlds import WORLDS, find_world
-from rl_pipeline.training.plan import TrainingPlan
+from rl_pipeline.training.plans.plan import TrainingPlan
 from rl_pipeline.training.program.episodes import PlayedEpisode, first_turns
 from rl_pipeline.training.program.generation import Rollout, SamplingPolicy, play_with_model
 from rl_pipeline.training.program.prompts import Prompt
+from rl_pipeline.training.program.readable import in_step
 from rl_pipeline.training.program.reward_scoring import RewardScorer
 from rl_pipeline.training.program.turn_tokens import TurnTokens
 
@@ -86,8 +87,9 @@ class ScoredRollouts:
             Conversation(number, cast("list[Message]", prompt.messages)) for number, prompt in enumerate(prompts)
         ]
         at_once = _at_once(self._plan)
-        for first in range(0, len(conversations), at_once):
-            speaker.act(conversations[first : first + at_once])
+        with in_step(self._plan, policy):
+            for first in range(0, len(conversations), at_once):
+                speaker.act(conversations[first : first + at_once])
         transcripts = [speaker.transcripts[number] for number in range(len(prompts))]
         scores = self._scorer.score([transcript.token_ids for transcript in transcripts])
         return [
@@ -104,6 +106,17 @@ def play_in_worlds(
     generator: torch.Generator | None,
 ) -> list[Rollout]:
     """Play each prompt in its world; the likeliest words alone without a `generator`."""
+    with in_step(plan, policy):
+        return _play_in_worlds(plan, policy, tokenizer, prompts, generator)
+
+
+def _play_in_worlds(
+    plan: TrainingPlan,
+    policy: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    generator: torch.Generator | None,
+) -> list[Rollout]:
     played: dict[int, Rollout] = {}
     for name in sorted({str(prompt.environment) for prompt in prompts}):
         world = find_world(name)

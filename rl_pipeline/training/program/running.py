@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, set_seed
 
-from rl_pipeline.training.deepspeed_config import join_processes
-from rl_pipeline.training.exits import Exit
-from rl_pipeline.training.plan import TrainingPlan
+from rl_pipeline.training.launching.exits import Exit
+from rl_pipeline.training.plans.deepspeed_config import join_processes
+from rl_pipeline.training.plans.plan import TrainingPlan
 from rl_pipeline.training.program.dataset import manifest_of
 from rl_pipeline.training.program.models import BaseModelMissing, deliver, load_tokenizer
 from rl_pipeline.training.program.prompts import PROMPTS
@@ -61,7 +61,7 @@ def run(
     if stop.made:
         return Exit.SAVED
     reporter.phase("evaluation")
-    final = course.measure(session, trainer) if plan.evaluation.enabled else {}
+    final = {**(course.measure(session, trainer) if plan.evaluation.enabled else {}), **trainer.own_measures}
     reporter.measured("final", final)
     result = _result_of(session, trainer, base.measures, final)
     reporter.phase("saving")

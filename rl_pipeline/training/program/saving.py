@@ -5,21 +5,23 @@ All processes write their share of a state into one staging directory; rank 0 co
 all nodes see.
 """
 
-import json
+import logging
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from rl_pipeline.training import checkpoints
-from rl_pipeline.training.checkpoint_manifest import MANIFEST, Manifest
+from rl_pipeline.training.checkpoints import storage
+from rl_pipeline.training.checkpoints.manifest import MANIFEST, CheckpointCorrupt, Manifest, parse_manifest
 from rl_pipeline.training.program.session import Session
 from rl_pipeline.training.program.stopping import check_weights, heed
+
+_log = logging.getLogger(__name__)
 
 
 class Resumable(Trainer):
@@ -36,8 +38,18 @@ class Resumable(Trainer):
         self._local_tokens = torch.zeros((), dtype=torch.long)
         self._latest: dict[str, float] = {}
         self._owes_save = False
+        self.report_passes(cast("nn.Module", self.model))
         self.remove_callback(PrinterCallback)
         self.add_callback(_AtStepEnd(self))
+
+    def report_passes(self, model: nn.Module) -> None:
+        """From now on every pass of the model says that something goes on."""
+        model.register_forward_pre_hook(lambda *_: self.session.reporter.heartbeat())
+
+    @property
+    def own_measures(self) -> dict[str, float]:
+        """What is known of this training beside what is measured before and after it."""
+        return {}
 
     @property
     def seconds(self) -> float:
@@ -62,10 +74,11 @@ class Resumable(Trainer):
         """The state to go on from: the newest whole one that this dataset led to. All processes call this."""
         found: list[str | None] = [None]
         if self.session.writes:
-            state = checkpoints.newest_verified(self.session.work.checkpoints)
+            with self.session.reporter.while_bytes_move(self.session.work.checkpoints):
+                state = storage.newest_verified(self.session.work.checkpoints)
             if state is not None and _noted(state)["dataset"] != self.session.dataset_hash:
                 # Another dataset, another training: its states would only be taken for ours later on.
-                checkpoints.discard(self.session.work.checkpoints)
+                storage.discard(self.session.work.checkpoints)
                 state = None
             found = [str(state) if state else None]
         if self.args.world_size > 1:
@@ -120,7 +133,7 @@ class Resumable(Trainer):
             super()._run_epoch(*arguments, **more)  # type: ignore[no-untyped-call]
 
     def _get_output_dir(self, trial: Any) -> str:  # noqa: ARG002  the Trainer's signature
-        return str(checkpoints.staging_of(self._target))
+        return str(storage.staging_of(self._target))
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         self._owes_save = not self.at_boundary()
@@ -131,22 +144,31 @@ class Resumable(Trainer):
         session, target = self.session, self._target
         session.reporter.phase("saving")
         if session.writes:
-            checkpoints.begin(target)
+            storage.begin(target)
         self.accelerator.wait_for_everyone()
-        staging = checkpoints.staging_of(target)
-        written = staging / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        with checkpoints.storage_failures(target):
-            super()._save_checkpoint(model, trial)
-        self.accelerator.wait_for_everyone()
-        if session.writes:
-            (written / "training_args.bin").unlink(missing_ok=True)  # a pickle that nobody reads
-            checkpoints.commit(written, target, self._meta())
-            checkpoints.discard(staging)
-            best = self._best_state()
-            checkpoints.prune(target.parent, session.plan.checkpoints.max_checkpoints, best)
+        try:
+            with session.reporter.while_bytes_move(storage.staging_of(target)):
+                with storage.storage_failures(target):
+                    super()._save_checkpoint(model, trial)
+                self.accelerator.wait_for_everyone()
+                if session.writes:
+                    self._commit(target)
+        except BaseException:
+            if session.writes:
+                storage.discard(storage.staging_of(target))
+            raise
         # Nobody may end before the state is in place: the launcher ends all others with the first.
         self.accelerator.wait_for_everyone()
         session.reporter.phase("training")
+
+    def _commit(self, target: Path) -> None:
+        """Make a state of what all processes have written."""
+        staging = storage.staging_of(target)
+        written = staging / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        (written / "training_args.bin").unlink(missing_ok=True)  # a pickle that nobody reads
+        storage.commit(written, target, self._meta())
+        storage.discard(staging)
+        storage.prune(target.parent, self.session.plan.checkpoints.max_checkpoints, self._best_state())
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -168,7 +190,7 @@ class Resumable(Trainer):
 
     @property
     def _target(self) -> Path:
-        return checkpoints.state_directory(self.session.work.checkpoints, self.state.global_step)
+        return storage.state_directory(self.session.work.checkpoints, self.state.global_step)
 
     def _meta(self) -> dict[str, Any]:
         plan = self.session.plan
@@ -187,11 +209,16 @@ class Resumable(Trainer):
 
     def _best_state(self) -> Path | None:
         """The state with the highest reward, where there is one: a loss does not tell which model is better."""
-        rewarded = {
-            state: reward
-            for state in checkpoints.states(self.session.work.checkpoints)
-            if (reward := _manifest(state).meta.metrics.get("reward_mean")) is not None
-        }
+        rewarded: dict[Path, float] = {}
+        for state in storage.states(self.session.work.checkpoints):
+            try:
+                reward = _manifest(state).meta.metrics.get("reward_mean")
+                if reward is not None:
+                    rewarded[state] = reward
+            except CheckpointCorrupt as corrupt:
+                # Nobody can go on from it, and it would take the place of one that can be kept.
+                _log.warning("%s", corrupt)
+                storage.discard(state)
         return max(rewarded, key=lambda state: rewarded[state], default=None)
 
 
@@ -219,4 +246,8 @@ def _noted(state: Path) -> dict[str, Any]:
 
 
 def _manifest(state: Path) -> Manifest:
-    return Manifest.model_validate(json.loads((state / MANIFEST).read_bytes()))
+    """Raises `CheckpointCorrupt`."""
+    file = state / MANIFEST
+    if not file.exists():
+        raise CheckpointCorrupt(state, f"{MANIFEST} is missing")
+    return parse_manifest(file.read_bytes(), state)

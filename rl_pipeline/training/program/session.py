@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from rl_pipeline.training.plan import TrainingPlan
+from rl_pipeline.training.plans.plan import TrainingPlan
 from rl_pipeline.training.program.reporting import Reporter
 from rl_pipeline.training.program.stopping import StopRequest
 from rl_pipeline.training.work_directory import WorkDirectory

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rl_pipeline.training.plan import OnlinePlan
+from rl_pipeline.training.plans.plan import OnlinePlan
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import fcntl
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -21,6 +21,8 @@ DEMONSTRATIONS = 2800
 """Enough to know most of tiers 1 and 2, too few to be good at them: there is something left to learn."""
 
 _RECIPE = "recipe.json"
+_PLAN = "training_plan.json"
+"""Beside the weights of every checkpoint."""
 _VOCABULARY = 512
 
 
@@ -42,6 +44,19 @@ def build_small_model(directory: Path, *, seed: int = 0, demonstrations: int = D
         elif not _was_built_by(directory, recipe):
             raise AnotherSmallModel(f"{directory} holds another model than was asked for: remove it or choose another")
     return directory
+
+
+def is_small_model(directory: Path) -> bool:
+    """Whether a model was made here: it knows nothing but the crafting world."""
+    return (directory / _RECIPE).is_file()
+
+
+def descends_from_small_model(directory: Path, find: Callable[[str], Path]) -> bool:
+    """Whether a model was made here, or trained from one that was; `find` gives the directory of a base model."""
+    plan = directory / _PLAN
+    if is_small_model(directory) or not plan.is_file():
+        return is_small_model(directory)
+    return descends_from_small_model(find(str(json.loads(plan.read_text())["base_model"])), find)
 
 
 def _build(directory: Path, recipe: dict[str, int]) -> None:

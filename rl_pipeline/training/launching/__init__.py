@@ -1,0 +1,1 @@
+"""Starting the training program, watching it, and telling how it ended."""

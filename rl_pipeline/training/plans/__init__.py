@@ -1,0 +1,1 @@
+"""What a training is going to do, decided before it starts: sizes, spreading, presets, the machine, the base model."""
