@@ -1,0 +1,1 @@
+"""Whether a checkpoint may be released: suites, scorers, statistics, verdicts."""

@@ -1,0 +1,1 @@
+"""Runs programs that a model wrote, so that whatever they try ends with them."""

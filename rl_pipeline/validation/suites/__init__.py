@@ -1,0 +1,1 @@
+"""The suites that ship: for the embedded model's world, and small general ones for language models."""

@@ -1,0 +1,24 @@
+"""Which suites a model is validated by: those of its world, the general ones, or a deployment's own files."""
+
+from pathlib import Path
+
+from rl_pipeline.validation.suite import BENCHMARKS, SAFETY, Suite, UnknownSuite
+from rl_pipeline.validation.suites.embedded import embedded_suites
+from rl_pipeline.validation.suites.general_language import general_suites
+
+
+def suites_for(speaks_only_crafting: bool, directory: Path | None, *, items: int) -> list[Suite]:
+    """The suites of a model.
+
+    A file `<suite>.jsonl` (or `.csv`) in `directory` takes the place of the general suite of that name. Raises
+    `UnknownSuite` where there is no such directory, or a file of it bears the name of no suite.
+    """
+    if directory is None:
+        return embedded_suites(items=items) if speaks_only_crafting else general_suites()
+    if not directory.is_dir():
+        raise UnknownSuite(f"there is no directory {directory} of suites: correct VALIDATION_SUITES")
+    files = sorted(each for each in directory.iterdir() if each.suffix in {".jsonl", ".csv"})
+    unknown = [file.name for file in files if file.stem not in {*BENCHMARKS, *SAFETY}]
+    if unknown:
+        raise UnknownSuite(f"{unknown[0]} in {directory} is no suite: name files {', '.join((*BENCHMARKS, *SAFETY))}")
+    return general_suites({file.stem: file for file in files})

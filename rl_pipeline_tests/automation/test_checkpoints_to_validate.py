@@ -1,0 +1,131 @@
+"""What the sensor of checkpoints asks of Dagster, with the real warehouse."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from rl_pipeline.assets.validation_reports import WAITS_FOR_A_PERSON
+from rl_pipeline.automation.checkpoints_to_validate import checkpoints_to_validate
+from rl_pipeline.definitions import build_definitions
+from rl_pipeline.resources.warehouse import WarehouseResource
+from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
+from rl_pipeline_tests.training.job_tables import emptied, migrated_database
+from rl_pipeline_tests.validation.stored_reports import NOW, a_report, store_a_report, store_checkpoint, store_job
+
+
+@pytest.fixture(scope="module")
+def database(clickhouse_url: str) -> Iterator[ClickHouseWarehouse]:
+    with migrated_database(clickhouse_url) as database:
+        yield database
+
+
+@pytest.fixture
+def tables(database: ClickHouseWarehouse) -> ClickHouseWarehouse:
+    """Two checkpoints that nobody has judged."""
+    for number, job in enumerate(("older", "newer")):
+        store_job(emptied(database) if number == 0 else database, job)
+        store_checkpoint(database, job, created_at=NOW + timedelta(hours=number))
+    return database
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+def tick(tables: ClickHouseWarehouse, instance: dg.DagsterInstance, url: str) -> dg.SensorResult:
+    resources: dict[str, Any] = {"warehouse": WarehouseResource(url=url, database=tables.database)}
+    result = checkpoints_to_validate(dg.build_sensor_context(instance=instance, resources=resources))
+    assert isinstance(result, dg.SensorResult)
+    return result
+
+
+def asked(result: dg.SensorResult) -> list[tuple[str | None, str | None]]:
+    return [(request.partition_key, request.run_key) for request in result.run_requests or ()]
+
+
+def ended(instance: dg.DagsterInstance, result: dg.SensorResult, status: dg.DagsterRunStatus, **more: str) -> None:
+    """The run that was asked for, as it stands, with `more` tags."""
+    [request] = result.run_requests or []
+    job = build_definitions().resolve_job_def("release_policy")
+    run = instance.create_run_for_job(job, tags={**request.tags, **more}, status=dg.DagsterRunStatus.STARTED)
+    if status == dg.DagsterRunStatus.SUCCESS:
+        instance.report_dagster_event(dg.DagsterEvent(dg.DagsterEventType.RUN_SUCCESS.value, job.name), run.run_id)
+    if status == dg.DagsterRunStatus.FAILURE:
+        instance.report_run_failed(run)
+
+
+def test_the_oldest_checkpoint_that_nobody_judged_is_validated_and_released(
+    tables: ClickHouseWarehouse, instance: dg.DagsterInstance, clickhouse_url: str
+) -> None:
+    result = tick(tables, instance, clickhouse_url)
+    assert asked(result) == [("older", "release/older#0")]
+    [request] = result.run_requests or []
+    assert request.tags == {"rl/job": "older", "rl/stage": "release"}
+    job = build_definitions().resolve_job_def("release_policy")
+    assert {key.to_user_string() for key in job.asset_layer.executable_asset_keys} == {
+        "validation_reports",
+        "deployed_models",
+    }
+
+
+def test_one_run_at_a_time_has_all_the_machine(
+    tables: ClickHouseWarehouse, instance: dg.DagsterInstance, clickhouse_url: str
+) -> None:
+    ended(instance, tick(tables, instance, clickhouse_url), dg.DagsterRunStatus.STARTED)
+    waits = tick(tables, instance, clickhouse_url)
+    assert asked(waits) == []
+    assert "is on its way" in str(waits.skip_reason)
+
+
+def test_a_run_that_failed_comes_again_later_and_holds_up_nobody(
+    tables: ClickHouseWarehouse, instance: dg.DagsterInstance, clickhouse_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rl_pipeline.automation.runs.not_before", lambda *_: datetime(2199, 1, 1, tzinfo=UTC))
+    ended(instance, tick(tables, instance, clickhouse_url), dg.DagsterRunStatus.FAILURE)
+    assert asked(tick(tables, instance, clickhouse_url)) == [("newer", "release/newer#0")]
+    store_checkpoint(tables, "newer", version=2, pruned_at=NOW)
+    waits = tick(tables, instance, clickhouse_url)
+    assert asked(waits) == []
+    assert "older: failed 1 times, again after 00:00:00 UTC" in str(waits.skip_reason)
+    monkeypatch.setattr("rl_pipeline.automation.runs.not_before", lambda *_: datetime(2026, 1, 1, tzinfo=UTC))
+    assert asked(tick(tables, instance, clickhouse_url)) == [("older", "release/older#1")]
+
+
+def test_what_only_a_person_can_mend_is_asked_again_after_hours_and_not_at_each_tick(
+    tables: ClickHouseWarehouse, instance: dg.DagsterInstance, clickhouse_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rl_pipeline.automation.runs.not_before", lambda *_: datetime(2026, 1, 1, tzinfo=UTC))
+    ended(instance, tick(tables, instance, clickhouse_url), dg.DagsterRunStatus.FAILURE, **WAITS_FOR_A_PERSON)
+    assert asked(tick(tables, instance, clickhouse_url)) == [("newer", "release/newer#0")], "it holds up nobody"
+    store_checkpoint(tables, "newer", version=2, pruned_at=NOW)
+    waits = tick(tables, instance, clickhouse_url)
+    assert asked(waits) == []
+    assert "older: see the log of its run (again after " in str(waits.skip_reason)
+    monkeypatch.setattr("rl_pipeline.automation.runs._BETWEEN_QUESTIONS_TO_A_PERSON", timedelta(0))
+    assert asked(tick(tables, instance, clickhouse_url)) == [("older", "release/older#1")]
+
+
+def test_what_was_judged_and_not_released_is_left_alone(
+    tables: ClickHouseWarehouse, instance: dg.DagsterInstance, clickhouse_url: str, tmp_path: Path
+) -> None:
+    ended(instance, tick(tables, instance, clickhouse_url), dg.DagsterRunStatus.SUCCESS)
+    store_a_report(tables, tmp_path, "older", a_report("deploy"))
+    second = tick(tables, instance, clickhouse_url)
+    assert asked(second) == [("newer", "release/newer#0")]
+    ended(instance, second, dg.DagsterRunStatus.SUCCESS)
+    assert "is not to be released: see its report" in str(tick(tables, instance, clickhouse_url).skip_reason)
+
+
+def test_where_every_checkpoint_is_judged_nothing_is_asked_for(
+    tables: ClickHouseWarehouse, instance: dg.DagsterInstance, clickhouse_url: str, tmp_path: Path
+) -> None:
+    for job in ("older", "newer"):
+        store_a_report(tables, tmp_path, job, a_report("refuse"))
+    rests = tick(tables, instance, clickhouse_url)
+    assert (asked(rests), rests.skip_reason and rests.skip_reason.skip_message) == ([], "every checkpoint is judged")
