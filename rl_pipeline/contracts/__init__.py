@@ -20,6 +20,7 @@ from rl_pipeline.contracts.registry import (
 )
 from rl_pipeline.contracts.reward import Normalization, Reward, RewardComponent, RewardMetadata
 from rl_pipeline.contracts.schemas import schema_drift, write_schemas
+from rl_pipeline.contracts.serving_outcome import ServingOutcome
 from rl_pipeline.contracts.strict_json import DEFAULT_LIMITS, ParseLimits, parse_strict_json
 from rl_pipeline.contracts.training_cancel import TrainingCancel
 from rl_pipeline.contracts.training_request import Algorithm, Priority, TrainingConfig, TrainingRequest, TriggerReason
@@ -67,6 +68,7 @@ __all__ = [
     "Reward",
     "RewardComponent",
     "RewardMetadata",
+    "ServingOutcome",
     "SubordinateProfile",
     "TaskContext",
     "TaskStatus",

@@ -19,6 +19,7 @@ from rl_pipeline.contracts.feedback import Feedback
 from rl_pipeline.contracts.fields import ClosedObject, contract_field_names
 from rl_pipeline.contracts.model_deployed import ModelDeployed
 from rl_pipeline.contracts.reward import Reward
+from rl_pipeline.contracts.serving_outcome import ServingOutcome
 from rl_pipeline.contracts.strict_json import DEFAULT_LIMITS, ParseLimits, find_offence, parse_strict_json
 from rl_pipeline.contracts.training_cancel import TrainingCancel
 from rl_pipeline.contracts.training_request import TrainingRequest
@@ -34,6 +35,7 @@ Message = (
     | ModelDeployed
     | Feedback
     | TrainingCancel
+    | ServingOutcome
 )
 
 _Model = TypeVar("_Model", bound=ClosedObject)
@@ -91,6 +93,9 @@ TOPICS = _by_subject(
 EXTENSION_TOPICS = _by_subject(
     Topic("agent.rl.feedback.v1", "feedback.v1.schema.json", "What users thought of a trajectory", Feedback),
     Topic("agent.rl.training.cancel.v1", "training.cancel.v1.schema.json", "Ends of training jobs", TrainingCancel),
+    Topic(
+        "agent.rl.serving.outcome.v1", "serving.outcome.v1.schema.json", "What came of served sessions", ServingOutcome
+    ),
 )
 ALL_TOPICS: Mapping[str, Topic] = MappingProxyType({**TOPICS, **EXTENSION_TOPICS})
 

@@ -45,7 +45,11 @@ def test_exactly_the_five_subjects_of_the_specification_are_topics() -> None:
         "agent.rl.training.status.v1",
         "agent.rl.model.deployed.v1",
     ]
-    assert list(EXTENSION_TOPICS) == ["agent.rl.feedback.v1", "agent.rl.training.cancel.v1"]
+    assert list(EXTENSION_TOPICS) == [
+        "agent.rl.feedback.v1",
+        "agent.rl.training.cancel.v1",
+        "agent.rl.serving.outcome.v1",
+    ]
 
 
 @pytest.mark.parametrize("subject", ["agent.rl.trajectory.v2", "agent.rl.training.status.request", "", ">"])

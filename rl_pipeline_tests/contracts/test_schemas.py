@@ -51,7 +51,7 @@ def test_the_checked_in_files_say_what_the_models_say() -> None:
 
 def test_drift_is_found_in_files_that_are_edited_missing_or_left_over(tmp_path: Path) -> None:
     written = write_schemas(tmp_path)
-    assert len(written) == 8
+    assert len(written) == 9
     assert schema_drift(tmp_path) == []
     schemas = tmp_path / "schemas" / "agent-rl"
 
@@ -84,7 +84,11 @@ def test_the_topics_file_registers_five_topics_and_the_extension_apart() -> None
     topics = json.loads((CONTRACTS_DIRECTORY / "topics.json").read_text())
 
     assert len(topics["topics"]) == 5
-    assert list(topics["extensions"]) == ["agent.rl.feedback.v1", "agent.rl.training.cancel.v1"]
+    assert list(topics["extensions"]) == [
+        "agent.rl.feedback.v1",
+        "agent.rl.training.cancel.v1",
+        "agent.rl.serving.outcome.v1",
+    ]
     for entry in (*topics["topics"].values(), *topics["extensions"].values()):
         assert (CONTRACTS_DIRECTORY / entry["schema"]).is_file()
         assert entry["description"]

@@ -3,25 +3,22 @@
 import asyncio
 import itertools
 import re
-import subprocess
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
 
 import nats
 import pytest
 from nats.aio.client import Client
 
-from rl_pipeline.embedded.nats_server import nats_answers, nats_server_command
-from rl_pipeline.embedded.ports import LOOPBACK, free_port
 from rl_pipeline.stores.jetstream import JetStream
+from rl_pipeline.stores.jetstream_desired_state import JetStreamDesiredStates
 from rl_pipeline.stores.jetstream_lease import JetStreamLeases
 from rl_pipeline.stores.stream import OutgoingMessage, PublishIncomplete, PublishRefused, StreamDenied
 from rl_pipeline.stores.topology import BUCKETS, STREAMS, bootstrap
+from rl_pipeline.training.jobs.advancing import import_lease
+from rl_pipeline_tests.deploy.accounts import CONFIGURATION, USERS, connect, password
 from rl_pipeline_tests.waiting import wait_until
 
-CONFIGURATION = Path(__file__).parents[2] / "deploy" / "nats" / "nats-server.conf"
-USERS = ("agent", "pipeline", "ingest", "trainer", "gateway", "deployer", "observer", "admin")
 CONSUMERS = [
     *((spec.name, consumer.name) for spec in STREAMS for consumer in spec.consumers),
     # Earlier versions made it: a deployment may still have it, and nobody is to use it.
@@ -35,6 +32,8 @@ MESSAGES = [
     *("agent.rl.training.status.request", "agent.rl.model.deployed.v1", "agent.rl.model.other.v1"),
     *("agent.rl.serving.outcome.v1", "agent.rl.dlq.trajectory", "agent.other", "other.subject"),
     *("agent.rl.dlq.RL_TRAINING.1.0", "$KV.RL_LEASES.training", "$KV.RL_LEASES.training-requests"),
+    *("agent.rl.dlq.RL_SERVING.1.0", "$KV.RL_LEASES.releases", "$KV.RL_DEPLOYMENT.state"),
+    *(f"$KV.RL_LEASES.{import_lease('job')}", "agent.rl.dlq.IMPORTS.1.0"),
     *("_INBOX.x", "$KV.bucket.key", "$SYS.REQ.SERVER.PING", "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.x.y"),
     *(f"_INBOX_{user}.x" for user in USERS),
 ]
@@ -93,8 +92,17 @@ MAY_PUBLISH: dict[str, list[str]] = {
         *("$JS.API.STREAM.INFO.RL_TRAJECTORIES", "$JS.API.STREAM.MSG.GET.KV_RL_LEASES"),
         *("$KV.RL_LEASES.training", "$KV.RL_LEASES.training-requests"),
     ],
-    "gateway": ["agent.rl.serving.outcome.v1"],
-    "deployer": ["agent.rl.model.deployed.v1", *consuming("RL_SERVING", "serving_outcomes")],
+    "gateway": ["agent.rl.serving.outcome.v1", "$JS.API.STREAM.MSG.GET.KV_RL_DEPLOYMENT"],
+    "gateway_admin": [
+        *("agent.rl.serving.outcome.v1", "agent.rl.model.deployed.v1", "$KV.RL_DEPLOYMENT.state"),
+        *reading("KV_RL_DEPLOYMENT"),
+    ],
+    "deployer": [
+        *("agent.rl.model.deployed.v1", "agent.rl.dlq.RL_SERVING.>", "$KV.RL_DEPLOYMENT.state"),
+        *consuming("RL_SERVING", "serving_outcomes"),
+        *reading("KV_RL_DEPLOYMENT"),
+        *("$JS.API.STREAM.MSG.GET.KV_RL_LEASES", "$KV.RL_LEASES.releases"),
+    ],
     "observer": [
         *("$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", "$JS.API.STREAM.INFO.*"),
         *("$JS.API.CONSUMER.NAMES.*", "$JS.API.CONSUMER.LIST.*", "$JS.API.CONSUMER.INFO.*.*"),
@@ -115,51 +123,21 @@ MAY_SUBSCRIBE: dict[str, set[tuple[str, str]]] = {
         *((f"agent.rl.{subject}.v1", "rl-trainers") for subject in ("training.status", "model.deployed")),
     },
     "gateway": NEW_MODELS,
+    "gateway_admin": NEW_MODELS,
     "deployer": set(),
     "observer": set(),
 }
-# The code location's one login: both of them, and imports of files.
-MAY_PUBLISH["pipeline"] = [*MAY_PUBLISH["ingest"], *MAY_PUBLISH["trainer"], "agent.rl.trajectory.v1"]
-MAY_SUBSCRIBE["pipeline"] = MAY_SUBSCRIBE["ingest"] | MAY_SUBSCRIBE["trainer"]
+# The code location's one login: all three of them, and imports of files.
+PARTS = ("ingest", "trainer", "deployer")
+OF_IMPORTS = ["agent.rl.trajectory.v1", "$KV.RL_LEASES.import.*"]
+MAY_PUBLISH["pipeline"] = [*(subject for part in PARTS for subject in MAY_PUBLISH[part]), *OF_IMPORTS]
+MAY_SUBSCRIBE["pipeline"] = {heard for part in PARTS for heard in MAY_SUBSCRIBE[part]}
 SERVICES = sorted(MAY_PUBLISH)
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The server of deploy/nats with its streams."""
-    directory = tmp_path_factory.mktemp("nats-accounts")
-    port = free_port()
-    environment = {
-        "NATS_SERVER_NAME": "accounts",
-        "NATS_LISTEN": f"{LOOPBACK}:{port}",
-        "NATS_MONITORING_LISTEN": f"{LOOPBACK}:{free_port()}",
-        "NATS_STORE_DIR": str(directory),
-        **{f"NATS_{user.upper()}_PASSWORD": password(user) for user in USERS},
-    }
-    with (directory / "log").open("wb") as log:
-        process = subprocess.Popen(nats_server_command(CONFIGURATION), env=environment, stdout=log, stderr=log)
-    try:
-        wait_until(lambda: process.poll() is not None or nats_answers(port, "accounts"))
-        assert process.poll() is None, (directory / "log").read_text()
-        with connect(f"nats://{LOOPBACK}:{port}", "admin") as admin:
-            bootstrap(admin)
-        yield f"nats://{LOOPBACK}:{port}"
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def nats_pattern(subject: str) -> str:
     """The regular expression of a NATS subject with wildcards."""
     return re.escape(subject).replace(r"\*", "[^.]+").replace(">", ".+")
-
-
-def password(user: str) -> str:
-    return f"password-of-{user}"
-
-
-def connect(url: str, user: str, **options: str) -> JetStream:
-    return JetStream.connect(url, user=user, password=password(user), **options)  # type: ignore[arg-type]
 
 
 def violations(url: str, user: str, probe: Callable[[Client], Awaitable[None]]) -> set[tuple[str, str]]:
@@ -225,12 +203,12 @@ def granted(user: str) -> tuple[set[str], set[str]]:
     return set(re.findall(r'"([^"]+)"', publishing)), set(re.findall(r'"([^"]+)"', hearing)) - {f"_INBOX_{user}.>"}
 
 
-def test_the_pipeline_is_granted_what_ingest_and_trainer_are_and_imports_of_files() -> None:
-    (ingest_publishes, ingest_hears), (trainer_publishes, trainer_hears) = granted("ingest"), granted("trainer")
-    assert min(map(len, (ingest_publishes, trainer_publishes, trainer_hears))) > 0
-    union = ingest_publishes | trainer_publishes | {"agent.rl.trajectory.v1"}
-    # The letters of every stream include those of training.
-    assert granted("pipeline") == (union - {"agent.rl.dlq.RL_TRAINING.>"}, ingest_hears | trainer_hears)
+def test_the_pipeline_is_granted_what_its_parts_are_and_imports_of_files() -> None:
+    publishing, hearing = zip(*map(granted, PARTS), strict=True)
+    assert min(map(len, publishing)) > 0
+    # The letters of every stream include those of training and of serving.
+    letters = {"agent.rl.dlq.RL_TRAINING.>", "agent.rl.dlq.RL_SERVING.>"}
+    assert granted("pipeline") == ({*OF_IMPORTS}.union(*publishing) - letters, set().union(*hearing))
 
 
 def test_the_pipeline_does_the_work_of_ingest_and_trainer_over_one_connection(url: str) -> None:
@@ -245,10 +223,11 @@ def test_the_pipeline_does_the_work_of_ingest_and_trainer_over_one_connection(ur
         assert [pipeline.publish_many([letter])[0].duplicate for _ in range(2)] == [False, True]
         assert pipeline.last_on_subject("RL_DLQ", letter.subject).data == b"refused"
         leases = JetStreamLeases(pipeline)
-        lease = leases.acquire("training", "pipeline", 60)
-        assert lease is not None
-        assert leases.holder("training") == "pipeline"
-        leases.release(leases.renew(lease))
+        for name in ("training", import_lease("job.1:2")):
+            lease = leases.acquire(name, "pipeline", 60)
+            assert lease is not None
+            assert leases.holder(name) == "pipeline"
+            leases.release(leases.renew(lease))
 
 
 def test_the_pipeline_neither_purges_nor_deletes_nor_creates_anything(url: str) -> None:
@@ -298,9 +277,15 @@ def test_each_account_does_its_work(url: str) -> None:
             assert leases.holder(name) is None
     with connect(url, "gateway") as gateway:
         gateway.publish("agent.rl.serving.outcome.v1", b"served", "outcome-1")
-    with connect(url, "deployer") as deployer:
-        assert settle_all(deployer, "RL_SERVING", "serving_outcomes")[-1] == b"served"
-        deployer.publish("agent.rl.model.deployed.v1", b"deployed", "model-1")
+    for user in ("deployer", "pipeline"):
+        with connect(url, user) as deployer:
+            rolls_models_out(deployer, user)
+    with connect(url, "gateway") as gateway:
+        followed = JetStreamDesiredStates(gateway).read()
+        assert followed is not None
+        assert followed.data == b"of pipeline"
+        with pytest.raises(PublishRefused, match=r"may not publish to \$KV\.RL_DEPLOYMENT\.state"):
+            JetStreamDesiredStates(gateway).swap(b"raised by a gateway", followed.revision)
     with connect(url, "observer") as observer:
         assert observer.state("RL_MODELS").messages >= 1
         assert observer.request("CONSUMER.INFO.RL_SERVING.serving_outcomes")["num_ack_pending"] == 0
@@ -310,6 +295,25 @@ def test_each_account_does_its_work(url: str) -> None:
         assert admin.erase("RL_REWARDS", reward)
         admin.request("STREAM.PURGE.RL_DLQ")
         assert bootstrap(admin).drift == ()
+
+
+def rolls_models_out(deployer: JetStream, user: str) -> None:
+    """What the controller, the watchdog and a release do with the stream."""
+    deployer.publish("agent.rl.model.deployed.v1", b"deployed", f"model-of-{user}")
+    letter = OutgoingMessage(f"agent.rl.dlq.RL_SERVING.{len(user)}.0", b"no outcome", f"RL_SERVING.{user}")
+    deployer.publish_many([letter])
+    states = JetStreamDesiredStates(deployer)
+    current = states.read()
+    assert states.swap(f"of {user}".encode(), current.revision if current else 0) is not None
+    assert states.history()[-1].data == f"of {user}".encode()
+    leases = JetStreamLeases(deployer)
+    lease = leases.acquire("releases", user, 60)
+    assert lease is not None
+    leases.release(lease)
+    if user == "deployer":
+        assert settle_all(deployer, "RL_SERVING", "serving_outcomes")[-1] == b"served"
+    else:
+        assert deployer.fetch("RL_SERVING", "serving_outcomes", 1, 0) == []
 
 
 def settle_all(stream: JetStream, name: str, consumer: str) -> list[bytes]:

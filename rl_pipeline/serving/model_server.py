@@ -1,0 +1,242 @@
+"""Serves one model from its directory, as OpenAI's chat completions: `python -m rl_pipeline.serving.model_server`.
+
+It says `ready <port>` on its output once it takes requests, and ends with the pipe that is its input.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import orjson
+import torch
+from aiohttp import web
+from jinja2 import TemplateError
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from rl_pipeline.serving.batching import Batch, Generation, Overloaded
+from rl_pipeline.serving.chat_request import ChatRequest, RequestInvalid, parse_chat_request
+from rl_pipeline.serving.configuration import LOOPBACK
+from rl_pipeline.serving.responses import json_response, openai_error, openai_error_content
+from rl_pipeline.serving.spoken_text import SpokenText
+from rl_pipeline.serving.stopping import told_to_stop
+from rl_pipeline.training.program.generation import Transcript
+from rl_pipeline.training.program.models import load_tokenizer
+from rl_pipeline.training.program.turn_tokens import TurnTokens
+
+SMALL_PARAMETERS = 10_000_000
+"""Up to this size more threads than one cost more than they bring."""
+LARGEST_BODY_BYTES = 8 * 2**20
+DRAIN_SECONDS = 10.0
+
+
+class Conversation:
+    """One request while it is answered: tokens come from the batch's thread, and are told of in the event loop."""
+
+    def __init__(self, asked: ChatRequest, prompt: list[int], tokens: TurnTokens, room: int) -> None:
+        self.asked = asked
+        self.spoken = SpokenText(tokens.text_of, asked.stop)
+        self.error: Exception | None = None
+        self.is_done = False
+        self.news = asyncio.Event()
+        self.prompt_tokens = len(prompt)
+        self.completion_tokens = 0
+        self.logprobs: list[tuple[int, float]] = []
+        self._has_ended = False
+        self._tokens = tokens
+        self._loop = asyncio.get_running_loop()
+        transcript = Transcript()
+        transcript.read(prompt)
+        most = min(asked.max_tokens or room, room)
+        self.generation = Generation(transcript, most, asked.temperature, self._take, self._done, asked.seed)
+
+    def _take(self, token: int, logprob: float) -> bool:
+        self.completion_tokens += 1
+        if token in self._tokens.stop_ids:
+            self._has_ended = True
+            return True
+        self.spoken.add(token)
+        self.logprobs.append((token, logprob))
+        self._tell()
+        return self.spoken.is_stopped
+
+    def _done(self, error: Exception | None) -> None:
+        self.spoken.finish()
+        self.error, self.is_done = error, True
+        self._tell()
+
+    def _tell(self) -> None:
+        self._loop.call_soon_threadsafe(self.news.set)
+
+    @property
+    def finish_reason(self) -> str:
+        """Why it ended."""
+        return "stop" if self._has_ended or self.spoken.is_stopped else "length"
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """Tokens that were read and written."""
+        total = self.prompt_tokens + self.completion_tokens
+        read, written = self.prompt_tokens, self.completion_tokens
+        return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": total}
+
+    def logprobs_content(self) -> dict[str, object] | None:
+        """As OpenAI tells them, if they were asked for."""
+        if not self.asked.logprobs:
+            return None
+        texts = [(self._tokens.text_of([token]), logprob) for token, logprob in self.logprobs]
+        return {
+            "content": [
+                {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
+                for text, logprob in texts
+            ]
+        }
+
+
+class ModelServer:
+    """The handlers."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        tokenizer = load_tokenizer(directory)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(directory, dtype="auto", device_map=device)
+        if device == "cpu" and model.num_parameters() <= SMALL_PARAMETERS:
+            torch.set_num_threads(1)
+        self.batch = Batch(model)
+        self._name = name
+        self._tokens = TurnTokens(tokenizer, model.generation_config)
+        self._context = int(getattr(model.config, "max_position_embeddings", 0) or 2**20)
+        self._created = int(time.time())
+
+    async def health(self, _request: web.Request) -> web.Response:
+        """That it serves."""
+        return json_response({"status": "ok", "model": self._name})
+
+    async def models(self, _request: web.Request) -> web.Response:
+        """The one model."""
+        model = {"id": self._name, "object": "model", "created": self._created, "owned_by": "rl-pipeline"}
+        return json_response({"object": "list", "data": [model]})
+
+    async def chat_completions(self, request: web.Request) -> web.StreamResponse:
+        """One answer, whole or as a stream."""
+        try:
+            conversation = self._conversation(parse_chat_request(await request.read()))
+            self.batch.add(conversation.generation)
+        except RequestInvalid as invalid:
+            return openai_error(400, "invalid_request_error", str(invalid), code=invalid.code)
+        except Overloaded:
+            return openai_error(503, "overloaded", "too many requests wait: send it again in a moment")
+        try:
+            if conversation.asked.stream:
+                return await self._stream(request, conversation)
+            return await self._whole(conversation)
+        finally:
+            conversation.generation.is_cancelled = True
+
+    def _conversation(self, asked: ChatRequest) -> Conversation:
+        try:
+            prompt = self._tokens.opening(asked.messages)
+        except (TemplateError, TypeError, ValueError) as error:
+            raise RequestInvalid(f"the model's template refuses the messages: {error}") from None
+        room = self._context - len(prompt)
+        if room < 1 or not prompt:
+            text = f"the messages have {len(prompt)} tokens and the model reads {self._context}: send less"
+            raise RequestInvalid(text, "context_length_exceeded")
+        return Conversation(asked, prompt, self._tokens, room)
+
+    async def _whole(self, conversation: Conversation) -> web.Response:
+        while not conversation.is_done:
+            await conversation.news.wait()
+            conversation.news.clear()
+        if conversation.error:
+            return openai_error(500, "server_error", f"the model failed ({type(conversation.error).__name__})")
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": conversation.spoken.text},
+            "logprobs": conversation.logprobs_content(),
+            "finish_reason": conversation.finish_reason,
+        }
+        return json_response(self._envelope("chat.completion", [choice]) | {"usage": conversation.usage})
+
+    async def _stream(self, request: web.Request, conversation: Conversation) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+        await response.prepare(request)
+        envelope = self._envelope("chat.completion.chunk", [])
+        await response.write(_event(envelope | {"choices": [_delta({"role": "assistant", "content": ""})]}))
+        told = 0
+        while True:
+            is_done, text = conversation.is_done, conversation.spoken.safe
+            if conversation.error:
+                await response.write(_event(openai_error_content("server_error", "the model failed")))
+                break
+            if len(text) > told:
+                await response.write(_event(envelope | {"choices": [_delta({"content": text[told:]})]}))
+                told = len(text)
+            if is_done:
+                last = _delta({}, conversation.finish_reason) | {"logprobs": conversation.logprobs_content()}
+                await response.write(_event(envelope | {"choices": [last]}))
+                if conversation.asked.includes_usage:
+                    await response.write(_event(envelope | {"usage": conversation.usage}))
+                await response.write(b"data: [DONE]\n\n")
+                break
+            await conversation.news.wait()
+            conversation.news.clear()
+        await response.write_eof()
+        return response
+
+    def _envelope(self, kind: str, choices: list[object]) -> dict[str, object]:
+        answer_id = f"chatcmpl-{os.urandom(8).hex()}"
+        return {"id": answer_id, "object": kind, "created": int(time.time()), "model": self._name, "choices": choices}
+
+
+def _delta(delta: dict[str, str], finish_reason: str | None = None) -> dict[str, object]:
+    return {"index": 0, "delta": delta, "finish_reason": finish_reason}
+
+
+def _event(content: dict[str, object]) -> bytes:
+    return b"data: " + orjson.dumps(content) + b"\n\n"
+
+
+async def serve(directory: Path, name: str, port: int) -> None:
+    """Load the model and serve it until SIGTERM."""
+    server = ModelServer(directory, name)
+    app = web.Application(client_max_size=LARGEST_BODY_BYTES)
+    app.add_routes(
+        [
+            web.post("/v1/chat/completions", server.chat_completions),
+            web.get("/v1/models", server.models),
+            web.get("/health", server.health),
+        ]
+    )
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=DRAIN_SECONDS)
+    await runner.setup()
+    await web.TCPSite(runner, LOOPBACK, port).start()
+    sys.stdout.write(f"ready {runner.addresses[0][1]}\n")
+    sys.stdout.flush()
+    try:
+        await told_to_stop()
+    finally:
+        await runner.cleanup()
+
+
+def _end_with_input() -> None:
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, required=True, help="directory in Hugging Face's layout")
+    parser.add_argument("--name", default="model", help="what it calls itself")
+    parser.add_argument("--port", type=int, default=0, help="on loopback; 0 for any")
+    asked = parser.parse_args()
+    threading.Thread(target=_end_with_input, name="input", daemon=True).start()
+    asyncio.run(serve(asked.model, asked.name, asked.port))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,265 @@
+"""One outcome per session, told in time and as the contract wants it."""
+
+from collections import Counter
+from collections.abc import Sequence
+from copy import copy
+from random import Random
+
+import orjson
+import pytest
+
+from rl_pipeline.contracts.serving_outcome import ServingOutcome
+from rl_pipeline.deployment.windows import WINDOW_SECONDS, Arm, window_start
+from rl_pipeline.serving import sessions as sessions_module
+from rl_pipeline.serving.figures import FiguresByModel
+from rl_pipeline.serving.remembering import Memory
+from rl_pipeline.serving.routing import Routing, routing_of
+from rl_pipeline.serving.sessions import Session, Sessions, session_id_of
+from rl_pipeline_tests.serving.states import NEW, OLD, model_at, ramping, sessions_at
+
+STATE = ramping(7, model_at(OLD), model_at(NEW), 0.5, step=2)
+ROUTING = routing_of(STATE, OLD, (), ())
+WITHOUT_NEW = routing_of(STATE, OLD, {NEW}, ())
+OF_NEW, ANOTHER_OF_NEW = (session for session, _ in zip(sessions_at(0.5), range(2), strict=False))
+OF_OLD = next(sessions_at(1.0, 0.5))
+START = 1_000_000.0  # the beginning of a window
+OBSERVED = 40.0
+CLOSED = START + WINDOW_SECONDS + OBSERVED
+"""When the window is closed in which what begins at START is."""
+
+
+class Desk:
+    """Sessions with everything they tell."""
+
+    def __init__(self) -> None:
+        self.told: list[Session] = []
+        self.figures = FiguresByModel()
+        self.memory = Memory(OBSERVED)
+        self.sessions = Sessions(self._tell, self.figures, self.memory, idle_seconds=60)
+
+    def _tell(self, sessions: Sequence[Session]) -> None:
+        self.told += map(copy, sessions)  # a session that goes on may be told again
+
+    def request(self, session_id: str, now: float, routing: Routing = ROUTING, *, fails: bool = False) -> Session:
+        session = self.sessions.enter(session_id, routing, now)
+        if fails:
+            self.sessions.fail(session, "upstream_status", routing, now)
+        else:
+            session.answered(0.25, {"prompt_tokens": 5, "completion_tokens": 2})
+        self.sessions.leave(session, now)
+        return session
+
+
+def read(session: Session) -> ServingOutcome:
+    return ServingOutcome.model_validate_json(orjson.dumps(session.outcome("stored", "gateway-1")))
+
+
+def test_a_session_is_told_once_its_window_is_closed() -> None:
+    desk = Desk()
+    for second in (0, 30, 35):
+        desk.request(OF_NEW, START + second)
+        desk.sessions.sweep(START + second)
+    desk.sessions.sweep(CLOSED - 1)
+    assert not desk.told
+    desk.sessions.sweep(CLOSED)
+    (outcome,) = map(read, desk.told)
+    assert (outcome.model_id, outcome.generation, outcome.requests, outcome.failed) == (NEW, 7, 3, False)
+    assert (outcome.prompt_tokens, outcome.completion_tokens, outcome.latency_ms) == (15, 6, 250.0)
+    assert (outcome.deployment_id, outcome.step, outcome.gateway) == ("deployment-1", 2, "gateway-1")
+    assert (outcome.ended_at - outcome.started_at).total_seconds() == 35
+    assert len(desk.sessions) == 1, "it goes on with its model"
+    desk.sessions.sweep(START + 95)
+    assert len(desk.sessions) == 0
+    assert len(desk.told) == 1
+
+
+def test_a_session_that_is_over_is_told_before_its_window_is_closed() -> None:
+    desk = Desk()
+    desk.sessions = Sessions(desk.told.extend, desk.figures, Memory(OBSERVED), idle_seconds=5)
+    desk.request(OF_NEW, START)
+    desk.sessions.sweep(START + 5)
+    assert [session.session_id for session in desk.told] == [OF_NEW]
+    desk.sessions.sweep(CLOSED)
+    assert len(desk.told) == 1
+
+
+def test_a_failure_after_its_time_is_told_as_a_session_that_begins_then() -> None:
+    desk = Desk()
+    desk.request(OF_NEW, START)
+    desk.request(OF_NEW, START + 30)
+    desk.request(OF_NEW, CLOSED, fails=True)  # though nobody has swept yet
+    desk.request(OF_NEW, CLOSED + 1, fails=True)
+    assert [(read(each).failed, read(each).requests, each.started) for each in desk.told] == [
+        (False, 3, START),
+        (True, 1, CLOSED),
+    ]
+    first, second = desk.memory.windows(NEW, OLD, CLOSED + 100)
+    assert (first.start.timestamp(), first.candidate) == (START, Arm(sessions=1))
+    assert (second.start.timestamp(), second.candidate) == (CLOSED, Arm(sessions=1, errors=1))
+    assert desk.figures.of(NEW).failed_sessions == desk.figures.of(NEW).sessions == 1
+
+
+def test_an_answer_that_never_comes_is_a_failure_when_patience_ends() -> None:
+    desk = Desk()
+    session = desk.sessions.enter(OF_NEW, ROUTING, START)
+    for second in range(120):
+        desk.sessions.sweep(START + second)
+    desk.sessions.fail(session, "upstream_timeout", ROUTING, START + 120)
+    assert [(read(each).failed, read(each).requests) for each in desk.told] == [(False, 1), (True, 1)]
+    assert [window.candidate.errors for window in desk.memory.windows(NEW, OLD, START + 300)] == [0, 1]
+
+
+def test_a_failure_under_another_share_than_the_sessions_is_evidence_of_nothing() -> None:
+    desk = Desk()
+    desk.request(OF_NEW, START)
+    later = routing_of(ramping(8, model_at(OLD), model_at(NEW), 1.0, step=3), OLD, (), ())
+    desk.request(OF_NEW, CLOSED + 5, later, fails=True)
+    assert [(read(each).failed, read(each).deployment_id) for each in desk.told] == [
+        (False, "deployment-1"),
+        (True, None),
+    ]
+    assert [window.candidate for window in desk.memory.windows(NEW, OLD, CLOSED + 100)] == [Arm(sessions=1)]
+
+
+def test_what_a_gateway_tells_counts_as_what_it_remembers() -> None:
+    desk, chance = Desk(), Random(5)
+    sessions = [session for session, _ in zip(sessions_at(1.0), range(60), strict=False)]
+    for second in range(600):
+        desk.sessions.sweep(START + second)
+        for session in chance.sample(sessions, 3):
+            desk.request(session, START + second, fails=chance.random() < 0.02)
+    desk.sessions.end_all()
+    told = Counter((window_start(each.started), each.model_id, read(each).failed) for each in desk.told)
+    for window in desk.memory.windows(NEW, OLD, START + 1000):
+        for model, arm in ((NEW, window.candidate), (OLD, window.control)):
+            counts = [told[int(window.start.timestamp()), model, failed] for failed in (False, True)]
+            assert counts == [arm.sessions - arm.errors, arm.errors]
+    assert sum(told.values()) > 60
+
+
+def test_a_failure_is_told_at_once_and_only_the_first_one() -> None:
+    desk = Desk()
+    desk.request(OF_NEW, START)
+    desk.request(OF_NEW, START + 1, fails=True)
+    (outcome,) = map(read, desk.told)
+    assert (outcome.failed, outcome.failure, outcome.requests, outcome.failed_requests) == (
+        True,
+        "upstream_status",
+        2,
+        1,
+    )
+    desk.request(OF_NEW, START + 2, fails=True)
+    desk.sessions.sweep(START + 1000)
+    assert len(desk.told) == 1
+    assert desk.figures.of(NEW).failed_sessions == 1
+
+
+def test_a_session_stays_with_its_model_when_the_share_shrinks() -> None:
+    desk = Desk()
+    assert desk.request(OF_NEW, START).model_id == NEW
+    smaller = routing_of(ramping(8, model_at(OLD), model_at(NEW), 0.0), OLD, (), ())
+    assert desk.request(OF_NEW, START + 1, smaller).model_id == NEW
+    assert desk.request(ANOTHER_OF_NEW, START + 1, smaller).model_id == OLD
+
+
+def test_a_fence_moves_a_running_session_and_tells_of_what_it_was() -> None:
+    desk = Desk()
+    desk.request(OF_NEW, START)
+    assert desk.request(OF_NEW, START + 1, WITHOUT_NEW).model_id == OLD
+    assert [read(session).model_id for session in desk.told] == [NEW]
+    desk.sessions.end_all()
+    assert [read(session).model_id for session in desk.told] == [NEW, OLD]
+    assert len({session.message_id("stored", "gateway-1") for session in desk.told}) == 2
+    assert desk.told[0].message_id("stored", "gateway-1") != desk.told[0].message_id("stored", "gateway-2")
+
+
+def test_after_an_hour_a_session_counts_as_another_one() -> None:
+    desk = Desk()
+    for minute in range(61):
+        desk.request(OF_OLD, START + 59 * minute)
+    desk.sessions.sweep(START + 3590)
+    assert [read(session).requests for session in desk.told] == [61]
+    desk.request(OF_OLD, START + 3600)
+    desk.sessions.end_all()
+    assert [read(session).requests for session in desk.told] == [61, 1]
+    assert len({session.message_id("stored", "gateway-1") for session in desk.told}) == 2
+
+
+def test_a_request_that_takes_long_is_no_silence() -> None:
+    desk = Desk()
+    session = desk.sessions.enter(OF_OLD, ROUTING, START)
+    desk.sessions.sweep(START + 500)
+    assert len(desk.sessions) == 1
+    desk.sessions.leave(session, START + 520)
+    desk.sessions.sweep(START + 581)
+    assert len(desk.sessions) == 0
+    assert len(desk.told) == 1
+
+
+def test_sessions_that_are_over_at_once_do_not_hold_up_those_with_a_request_on_its_way() -> None:
+    desk = Desk()
+    desk.sessions = Sessions(desk.told.extend, desk.figures, Memory(60), idle_seconds=0)
+    waiting = desk.sessions.enter(OF_OLD, ROUTING, START)
+    desk.request(OF_NEW, START)
+    desk.sessions.sweep(START)
+    assert [session.session_id for session in desk.told] == [OF_NEW]
+    desk.sessions.leave(waiting, START)
+    desk.sessions.sweep(START)
+    assert len(desk.told) == 2
+
+
+def test_feedback_belongs_to_a_session_that_goes_on_and_has_not_failed() -> None:
+    desk = Desk()
+    desk.request(OF_NEW, START)
+    assert desk.sessions.rate(OF_NEW, "negative", ROUTING, START + 1)
+    assert desk.sessions.rate(OF_NEW, "positive", ROUTING, START + 2)
+    assert not desk.sessions.rate("unknown", "positive", ROUTING, START)
+    desk.sessions.sweep(START + 100)
+    assert [read(session).feedback for session in desk.told] == ["negative"]
+    assert desk.figures.of(NEW).negative_feedback == 1
+    assert not desk.sessions.rate(OF_NEW, "negative", ROUTING, START + 101)
+    desk.request(ANOTHER_OF_NEW, START + 102, fails=True)
+    assert not desk.sessions.rate(ANOTHER_OF_NEW, "negative", ROUTING, START + 103)
+
+
+def test_feedback_after_its_time_is_told_as_a_session_that_begins_then() -> None:
+    desk = Desk()
+    desk.request(OF_NEW, START)
+    desk.sessions.sweep(CLOSED)
+    desk.request(OF_NEW, CLOSED + 1)
+    for second in (5, 6):
+        assert desk.sessions.rate(OF_NEW, "negative", ROUTING, CLOSED + second)
+    assert [read(session).feedback for session in desk.told] == [None, "negative"]
+    desk.request(OF_NEW, CLOSED + 7, fails=True)
+    assert [read(session).feedback for session in desk.told] == [None, "negative", None]
+    windows = desk.memory.windows(NEW, OLD, CLOSED + 100)
+    assert [window.candidate for window in windows] == [Arm(1), Arm(2, 1, 1, 1)]
+
+
+def test_too_many_sessions_are_told_early_the_most_silent_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions_module, "MOST_SESSIONS", 10)
+    desk = Desk()
+    for number in range(15):
+        desk.request(f"session-{number}", START + number / 100)
+    desk.request("session-0", START + 1)
+    desk.sessions.sweep(START + 1)
+    assert [session.session_id for session in desk.told] == [f"session-{number}" for number in range(1, 6)]
+    assert len(desk.sessions) == 10
+
+
+@pytest.mark.parametrize("named", ["a b", "x\r\nSet-Cookie: a=b", "Jörg", "x" * 300, "\ud800"])
+def test_a_name_that_no_header_carries_becomes_a_digest(named: str) -> None:
+    used = session_id_of(named)
+    assert used == session_id_of(named)
+    assert used.isascii()
+    assert used.startswith("session-")
+    assert "\n" not in used
+
+
+@pytest.mark.parametrize("named", [None, "", 17, ["a"]])
+def test_who_names_no_session_gets_a_new_one(named: object) -> None:
+    assert session_id_of(named) != session_id_of(named)
+
+
+def test_a_plain_name_is_kept() -> None:
+    assert session_id_of("user-7:chat/3") == "user-7:chat/3"
