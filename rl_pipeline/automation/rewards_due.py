@@ -7,7 +7,7 @@ from hashlib import sha256
 import dagster as dg
 
 from rl_pipeline.assets.trajectory_rewards import trajectory_rewards
-from rl_pipeline.automation.runs import reason_to_wait
+from rl_pipeline.automation.runs import has_succeeded, reason_to_wait
 from rl_pipeline.ingestion.feedback_rows import feedback_watermark
 from rl_pipeline.ingestion.ledger import ledger_watermark
 from rl_pipeline.partitions import stream_days
@@ -55,17 +55,12 @@ def rewards_due(
     for day in days or [now.date()]:
         tags = {_DAY: day.isoformat(), _STATE: sha256(f"{state} {untold}".encode()).hexdigest()[:16], **_STAGE}
         reason = reason_to_wait(context.instance, stage=_STAGE, tags=tags, now=now)
-        if reason is None and _has_succeeded(context.instance, tags):
+        if reason is None and has_succeeded(context.instance, tags):
             reason = "it was scored, and something is still without a reward: see its checks"
         if reason is None:
             return dg.SensorResult(run_requests=[_run_of(day, attempt, tags)], cursor=_cursor(attempt + 1, settled))
         waits = f"{day}: {reason}"
     return dg.SensorResult(skip_reason=waits, cursor=_cursor(attempt, settled))
-
-
-def _has_succeeded(instance: dg.DagsterInstance, tags: dict[str, str]) -> bool:
-    """Whether a run has found the same state already: another would change nothing either."""
-    return bool(instance.get_runs(dg.RunsFilter(tags=tags, statuses=[dg.DagsterRunStatus.SUCCESS]), limit=1))
 
 
 def _run_of(day: date, attempt: int, tags: dict[str, str]) -> dg.RunRequest:

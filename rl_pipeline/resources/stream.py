@@ -32,6 +32,12 @@ class StreamResource(dg.ConfigurableResource[Stream]):
         with self._connected() as stream:
             yield stream, JetStreamLeases(stream)
 
+    @contextmanager
+    def open_jetstream(self) -> Iterator[JetStream]:
+        """A connection, for who needs more of NATS than a stream: its leases, the desired state."""
+        with self._connected() as stream:
+            yield stream
+
     def _connected(self) -> JetStream:
         return JetStream.connect(
             self.url,

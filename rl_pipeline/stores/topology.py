@@ -4,6 +4,7 @@
 below what the embedded server may store. Only what exceeds a limit is dropped, the oldest first.
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -38,6 +39,7 @@ class ConsumerSpec:
     name: str
     subject: str
     description: str
+    max_deliver: int = _MAX_DELIVER
 
     def configuration(self) -> dict[str, Any]:
         """The consumer as JetStream's API takes it."""
@@ -48,7 +50,7 @@ class ConsumerSpec:
             "filter_subject": self.subject,
             "deliver_policy": "all",
             "ack_policy": "explicit",
-            "max_deliver": _MAX_DELIVER,
+            "max_deliver": self.max_deliver,
             "backoff": [_nanoseconds(wait) for wait in _BACKOFF],
         }
 
@@ -87,11 +89,17 @@ class StreamSpec:
 
 @dataclass(frozen=True)
 class BucketSpec:
-    """A key-value bucket, to JetStream a stream of the last value of each key. Values may end by themselves."""
+    """A key-value bucket, to JetStream a stream of the last values of each key. Values may end by themselves.
+
+    A bucket that was lost and is made again goes on with higher revisions: whoever has read a value of the former one
+    cannot swap it for one of the latter.
+    """
 
     bucket: str
     description: str
     max_bytes: int
+    history: int = 1
+    """Values that are kept of each key."""
     consumers: ClassVar[tuple[ConsumerSpec, ...]] = ()
     tolerated: ClassVar[Mapping[str, str]] = {}
 
@@ -118,7 +126,7 @@ class BucketSpec:
             "retention": "limits",
             "discard": "new",
             "storage": "file",
-            "max_msgs_per_subject": 1,
+            "max_msgs_per_subject": self.history,
             "max_bytes": self.max_bytes,
             "allow_rollup_hdrs": True,
             "deny_delete": True,
@@ -152,9 +160,14 @@ TRAINING = StreamSpec(
     timedelta(days=7),
     max_bytes=1 * _GB,
     max_messages=10_000,
+    # What somebody asks for is never given up by the server: what is invalid is settled with a dead letter.
     consumers=(
-        ConsumerSpec("training_requests", "agent.rl.training.request.v1", "Starts a run for each accepted request."),
-        ConsumerSpec("training_cancellations", "agent.rl.training.cancel.v1", "Ends jobs that nobody wants any more."),
+        ConsumerSpec(
+            "training_requests", "agent.rl.training.request.v1", "Starts a run for each accepted request.", _UNLIMITED
+        ),
+        ConsumerSpec(
+            "training_cancellations", "agent.rl.training.cancel.v1", "Ends jobs that nobody wants any more.", _UNLIMITED
+        ),
     ),
     tolerated={
         "agent.rl.training.>": "JetStream answers agent.rl.training.status.request with a PubAck before the service can"
@@ -205,7 +218,8 @@ ADVISORIES = StreamSpec(
 STREAMS = (TRAJECTORIES, REWARDS, TRAINING, MODELS, FEEDBACK, SERVING, DEAD_LETTERS, ADVISORIES)
 
 LEASES = BucketSpec("RL_LEASES", "Who does what only one may do at a time.", max_bytes=10**6)
-BUCKETS = (LEASES,)
+DEPLOYMENT = BucketSpec("RL_DEPLOYMENT", "Which models shall be served.", max_bytes=10**8, history=64)
+BUCKETS = (LEASES, DEPLOYMENT)
 
 
 @dataclass(frozen=True)
@@ -267,8 +281,11 @@ def bootstrap(
 
 
 def _create_stream(jetstream: JetStream, spec: StreamSpec | BucketSpec, replicas: int) -> None:
+    configuration = spec.configuration(replicas)
+    if isinstance(spec, BucketSpec):
+        configuration["first_seq"] = time.time_ns() // 10**6
     try:
-        jetstream.request(f"STREAM.CREATE.{spec.name}", spec.configuration(replicas))
+        jetstream.request(f"STREAM.CREATE.{spec.name}", configuration)
     except JetStreamRefused as refused:
         if refused.code in _TOO_FEW_SERVERS:
             raise TopologyConflict(f"{refused}: set NATS_REPLICAS to no more than the servers there are") from refused

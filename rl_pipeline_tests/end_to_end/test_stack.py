@@ -13,7 +13,7 @@ from rl_pipeline.embedded.nats_server import running_nats_server
 from rl_pipeline_tests.end_to_end.running_stack import RunningStack, run_command
 from rl_pipeline_tests.waiting import wait_until
 
-OWN_COMPONENTS = ["clickhouse", "code", "daemon", "mlflow", "ui"]
+OWN_COMPONENTS = ["clickhouse", "code", "daemon", "gateway", "mlflow", "ui", "watchdog"]
 COMPONENTS = sorted([*OWN_COMPONENTS, "nats"])
 OBSERVATIONS = """{ assetOrError(assetKey: {path: ["trajectory_stream"]}) { ... on Asset {
     assetObservations(limit: 1) { metadataEntries { label ... on IntMetadataEntry { intValue } } } } } }"""

@@ -8,7 +8,16 @@ import pytest
 
 from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.stores.jetstream import JetStream
-from rl_pipeline.stores.topology import ADVISORIES, BUCKETS, LEASES, STREAMS, TopologyConflict, bootstrap
+from rl_pipeline.stores.topology import (
+    ADVISORIES,
+    BUCKETS,
+    DEPLOYMENT,
+    LEASES,
+    STREAMS,
+    BucketSpec,
+    TopologyConflict,
+    bootstrap,
+)
 from rl_pipeline_tests.fixtures.nats import cluster_url, monitoring, remove_all_streams
 from rl_pipeline_tests.waiting import wait_until
 
@@ -66,24 +75,29 @@ def test_the_embedded_server_may_store_all_that_the_streams_may_hold(nats_server
 
 
 @pytest.mark.parametrize(
-    ("stream_name", "consumer"),
+    ("stream_name", "consumer", "most"),
     [
-        ("RL_TRAINING", "training_requests"),
-        ("RL_TRAINING", "training_cancellations"),
-        ("RL_SERVING", "serving_outcomes"),
+        ("RL_TRAINING", "training_requests", -1),
+        ("RL_TRAINING", "training_cancellations", -1),
+        ("RL_SERVING", "serving_outcomes", 10),
     ],
 )
-def test_a_durable_consumer_gives_up_late_and_in_steps(stream: JetStream, stream_name: str, consumer: str) -> None:
+def test_a_durable_consumer_comes_again_in_steps_and_gives_up_late_or_never(
+    stream: JetStream, stream_name: str, consumer: str, most: int
+) -> None:
     found = stream.request(f"CONSUMER.INFO.{stream_name}.{consumer}")["config"]
     assert (found["durable_name"], found["ack_policy"], found["deliver_policy"]) == (consumer, "explicit", "all")
     assert "deliver_subject" not in found
-    assert (found["max_deliver"], found["backoff"][0], found["backoff"][-1]) == (10, 30 * 10**9, 1800 * 10**9)
+    assert (found["max_deliver"], found["backoff"][0], found["backoff"][-1]) == (most, 30 * 10**9, 1800 * 10**9)
 
 
-def test_a_bucket_keeps_one_value_per_key_that_nobody_can_delete_and_that_may_end(stream: JetStream) -> None:
-    found = configuration(stream, LEASES.name)
-    assert (found["name"], found["subjects"]) == ("KV_RL_LEASES", ["$KV.RL_LEASES.>"])
-    assert (found["max_msgs_per_subject"], found["deny_delete"], found["allow_msg_ttl"]) == (1, True, True)
+@pytest.mark.parametrize(("bucket", "values"), [(LEASES, 1), (DEPLOYMENT, 64)], ids=["leases", "deployment"])
+def test_a_bucket_keeps_its_values_of_each_key_that_nobody_can_delete_and_that_may_end(
+    stream: JetStream, bucket: BucketSpec, values: int
+) -> None:
+    found = configuration(stream, bucket.name)
+    assert (found["name"], found["subjects"]) == (f"KV_{bucket.bucket}", [f"$KV.{bucket.bucket}.>"])
+    assert (found["max_msgs_per_subject"], found["deny_delete"], found["allow_msg_ttl"]) == (values, True, True)
 
 
 def test_a_second_bootstrap_changes_nothing_and_loses_nothing(empty_server: JetStream) -> None:
@@ -122,6 +136,13 @@ def test_drift_is_reported_and_left_alone(empty_server: JetStream) -> None:
     serving = {"name": "RL_SERVING", "subjects": ["agent.rl.serving.outcome.v1"]}
     empty_server.request("STREAM.CREATE.RL_SERVING", serving)
     empty_server.request("CONSUMER.DURABLE.CREATE.RL_SERVING.serving_outcomes", consumer)
+    # As earlier versions made it: a request was lost after ten deliveries.
+    former = {"durable_name": "training_requests", "ack_policy": "explicit", "max_deliver": 10}
+    training = {"name": "RL_TRAINING", "subjects": ["agent.rl.training.request.v1"]}
+    empty_server.request("STREAM.CREATE.RL_TRAINING", training)
+    empty_server.request(
+        "CONSUMER.DURABLE.CREATE.RL_TRAINING.training_requests", {"stream_name": "RL_TRAINING", "config": former}
+    )
     before = configuration(empty_server, "RL_TRAJECTORIES")
     report = bootstrap(empty_server)
     drift = {(drifted.where, drifted.setting): (drifted.expected, drifted.found) for drifted in report.drift}
@@ -130,6 +151,7 @@ def test_drift_is_reported_and_left_alone(empty_server: JetStream) -> None:
     assert drift["RL_TRAJECTORIES", "max_bytes"] == ("100000000000", "unlimited")
     assert drift["RL_TRAJECTORIES", "allow_direct"] == ("True", "False")
     assert drift["RL_SERVING.serving_outcomes", "max_deliver"] == ("10", "unlimited")
+    assert drift["RL_TRAINING.training_requests", "max_deliver"] == ("unlimited", "10")
     assert ("RL_TRAJECTORIES", "subjects") not in drift
     assert str(report.drift[0]).startswith("RL_TRAJECTORIES: max_age is 7 days")
     assert "RL_TRAJECTORIES" not in report.created

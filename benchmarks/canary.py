@@ -1,0 +1,125 @@
+"""How often is a good model rolled back, and how soon is a bad one?
+
+Whole rollouts on a simulated clock, through the judgement and the phases of the product: a canary of 10, 25 and 50 %
+over 4 hours at least, with 50, 100 and 150 sessions of the candidate in its steps, then all the traffic for half an
+hour. Controller and watchdog both look; whoever decides first, decides. Both models fail in 2 % of their sessions, have
+rewards of 0.70 with a standard deviation of 0.25, and bad ratings from 10 % of the 15 % of users who rate, unless a row
+says otherwise. Minutes are from the start of the rollout until the window was closed that made the evidence enough,
+which is a minute after its end.
+
+Rows under "plain rule" are the specification's thresholds on windows of five minutes, by the clock alone.
+
+- `false_rollback_max`: the highest share of healthy models that are rolled back, over traffic, bursts of errors, and a
+  real share that is half as high again as the configured one; an outage of both arms is `outage_rollback`.
+- `caught_8pct_100k`, `p90_minutes_100k`: a model with 8 % errors at 100,000 sessions a day.
+- `literal_false_rollback`: the lowest share of healthy models that the plain rule rolls back.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # for its neighbours, when started as a script
+
+from benchmarks.rollouts import Course, Model, Traffic, simulate_rollout
+from rl_pipeline.deployment.state import EvidenceRule
+
+SESSIONS_A_DAY = (1_000, 10_000, 100_000)
+HEALTHY, OUTAGE, ERRORS = "healthy", "15-minute outage of both", "8 % errors"
+BURSTS, REAL_SHARE = "24 bursts of errors a day", "real share 1.5 x configured"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kind of rollout, and how many of it at full size."""
+
+    name: str
+    traffic: Traffic
+    rollouts: int
+    rule: EvidenceRule = "evidence"
+
+
+ANY = Traffic(0)
+ROWS = (
+    Row(HEALTHY, ANY, 2_000),
+    Row(BURSTS, replace(ANY, bursts_a_day=24), 1_000),
+    Row(REAL_SHARE, replace(ANY, real_share=1.5), 1_000),
+    Row(OUTAGE, replace(ANY, outage_minutes=15), 2_000),
+    Row(ERRORS, replace(ANY, candidate=Model(errors=0.08)), 500),
+    Row("8 % errors from the 50 % step on", replace(ANY, candidate=Model(errors=0.08), bad_from_step=2), 500),
+    Row("rewards lower by 0.10", replace(ANY, candidate=Model(reward=0.60)), 500),
+    Row("bad ratings three times as often", replace(ANY, candidate=Model(negative=0.30)), 500),
+    Row(HEALTHY, ANY, 2_000, "literal"),
+    Row(OUTAGE, replace(ANY, outage_minutes=15), 500, "literal"),
+    Row(ERRORS, replace(ANY, candidate=Model(errors=0.08)), 500, "literal"),
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What came of the rollouts of one kind under one traffic."""
+
+    rolled_back: float
+    held: float
+    """Share of them that waits for a person."""
+    minutes: tuple[float, float]
+    """Median and 90 % of the rollbacks."""
+
+    @classmethod
+    def of(cls, courses: list[Course]) -> "Cell":
+        ends = [course.end for course in courses]
+        minutes = [course.minutes for course in courses if course.end == "rolled_back"] or [float("nan")]
+        median, most = np.quantile(minutes, [0.5, 0.9])
+        return cls(ends.count("rolled_back") / len(ends), ends.count("held") / len(ends), (median, most))
+
+    def __str__(self) -> str:
+        held = f" +{100 * self.held:.1f}" if self.held else ""
+        times = "" if np.isnan(self.minutes[0]) else f" ({self.minutes[0]:.0f}, {self.minutes[1]:.0f})"
+        return f"{100 * self.rolled_back:.1f}{held}{times}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one of 40 rollouts, under a minute")
+    quick = parser.parse_args().quick
+    print("rolled back, in %, + waiting for a person (median and 90 % of the minutes until the rollback)\n")
+    print(f"{'':<36}{'rollouts':>9}" + "".join(f"{sessions:>20,}/day" for sessions in SESSIONS_A_DAY))
+    cells: dict[tuple[str, EvidenceRule, int], Cell] = {}
+    for row in ROWS:
+        count = row.rollouts // 40 if quick else row.rollouts
+        for sessions in SESSIONS_A_DAY:
+            traffic = replace(row.traffic, sessions_a_day=sessions)
+            courses = [simulate_rollout(traffic, seed, row.rule) for seed in range(count)]
+            cells[row.name, row.rule, sessions] = Cell.of(courses)
+        name = f"plain rule: {row.name}" if row.rule == "literal" else row.name
+        shown = "".join(f"{cells[row.name, row.rule, sessions]!s:>24}" for sessions in SESSIONS_A_DAY)
+        print(f"{name:<36}{count:>9,}{shown}", flush=True)
+    print()
+    print(json.dumps({name: round(value, 4) for name, value in figures(cells).items()}))
+
+
+def figures(cells: dict[tuple[str, EvidenceRule, int], Cell]) -> dict[str, float]:
+    """The figures that have a name."""
+
+    def rolled_back(name: str, rule: EvidenceRule = "evidence") -> list[float]:
+        return [cells[name, rule, sessions].rolled_back for sessions in SESSIONS_A_DAY]
+
+    return {
+        "false_rollback_max": max(rolled_back(HEALTHY) + rolled_back(BURSTS) + rolled_back(REAL_SHARE)),
+        "caught_8pct_100k": rolled_back(ERRORS)[-1],
+        "p90_minutes_100k": cells[ERRORS, "evidence", 100_000].minutes[1],
+        "outage_rollback": max(rolled_back(OUTAGE)),
+        "literal_false_rollback": min(rolled_back(HEALTHY, "literal")),
+        "caught_8pct_1k": rolled_back(ERRORS)[0],
+        "caught_8pct_10k": rolled_back(ERRORS)[1],
+        "healthy_held_max": max(cells[HEALTHY, "evidence", sessions].held for sessions in SESSIONS_A_DAY),
+        "literal_outage_rollback": min(rolled_back(OUTAGE, "literal")),
+    }
+
+
+if __name__ == "__main__":
+    main()

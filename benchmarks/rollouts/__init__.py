@@ -1,0 +1,25 @@
+"""Rollouts on a simulated clock, through the real judgement: what the statistics of releases are measured with."""
+
+from benchmarks.rollouts.simulated import (
+    HEALTHY,
+    START,
+    Course,
+    Model,
+    Traffic,
+    World,
+    simulate_rollout,
+    simulated_windows,
+    started,
+)
+
+__all__ = [
+    "HEALTHY",
+    "START",
+    "Course",
+    "Model",
+    "Traffic",
+    "World",
+    "simulate_rollout",
+    "simulated_windows",
+    "started",
+]

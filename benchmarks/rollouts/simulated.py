@@ -1,0 +1,199 @@
+"""Simulated traffic, and rollouts that follow the real judgement on it.
+
+Sessions arrive at random, are given to an arm by the real share, and fail, are rewarded and are rated as their model's
+figures say. Weather changes those of both arms alike. A judgement sees the windows that are closed by then. The clock
+jumps to where a step can end: a judgement does not depend on when it was asked for before, and it says itself when it
+would first have been to roll back.
+"""
+
+import math
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+import numpy as np
+
+from rl_pipeline.deployment import phases
+from rl_pipeline.deployment.judging import Judgement, Limits, Mode, judge
+from rl_pipeline.deployment.state import DesiredState, EvidenceRule, RampStep, Rollout, ServedModel
+from rl_pipeline.deployment.strategy import ramp
+from rl_pipeline.deployment.windows import CLOSED_SECONDS, WINDOW_SECONDS, Arm, Window
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+BAKE_SECONDS = 1800
+DAY = 86_400
+LIMITS = Limits()
+_CLOSING = timedelta(seconds=WINDOW_SECONDS + CLOSED_SECONDS)
+"""From the start of a window until the controller sees it; the watchdog does sooner."""
+MODES: tuple[Mode, ...] = ("full", "watchdog")
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a model does when nothing is wrong with the world."""
+
+    errors: float = 0.02
+    reward: float = 0.70
+    spread: float = 0.25
+    negative: float = 0.10
+
+
+HEALTHY = Model()
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What comes in, and what happens to it."""
+
+    sessions_a_day: int
+    candidate: Model = HEALTHY
+    control: Model = HEALTHY
+    rated: float = 0.15
+    """Share of the sessions that their users rate."""
+    outage_minutes: float = 0
+    """Somewhere in the ramp, for both arms: half of the sessions fail."""
+    bursts_a_day: float = 0
+    """Minutes in which a third of the sessions of both arms fail."""
+    real_share: float = 1.0
+    """Over the configured one."""
+    bad_from_step: int = 0
+    """The candidate is a healthy model before."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """How a rollout went."""
+
+    end: Literal["promoted", "rolled_back", "held"]
+    minutes: float
+    """From its start to its end; of a rollback, until the window was closed that made the evidence enough."""
+    reason: str
+
+
+@dataclass
+class World:
+    """The traffic with its dice, and the weather of one rollout."""
+
+    traffic: Traffic
+    random: np.random.Generator
+    incidents: list[tuple[float, float, float]] = field(default_factory=list)
+    """Begin and end in seconds since the start, and the share of sessions that fail."""
+
+    def weather(self, seconds: np.ndarray) -> np.ndarray:
+        """How many sessions fail whatever serves them, by the time."""
+        fails = np.zeros(len(seconds))
+        for begin, end, share in self.incidents:
+            fails[(seconds >= begin) & (seconds < end)] = share
+        return fails
+
+
+def simulate_rollout(traffic: Traffic, seed: int, rule: EvidenceRule = "evidence") -> Course:
+    """A canary from its start until it is promoted, rolled back, or has waited for a person as long as it ran."""
+    random = np.random.default_rng([seed, traffic.sessions_a_day])
+    steps = ramp("canary", 0.10, 4)
+    least = sum(_seconds_of(step, traffic, rule) for step in steps)
+    world = World(traffic, random, _incidents(traffic, least, random))
+    return _follow(world, started(steps, rule), horizon=2 * least + BAKE_SECONDS)
+
+
+def started(steps: tuple[RampStep, ...], rule: EvidenceRule = "evidence") -> DesiredState:
+    """The state in which a rollout has just been let in."""
+    old, new = (ServedModel(model_id=name, base_model="simulated") for name in ("old", "new"))
+    rollout = Rollout(
+        deployment_id="simulated",
+        candidate=new.model_id,
+        control=old.model_id,
+        strategy="canary",
+        rule=rule,
+        steps=steps,
+        started_at=START,
+        step_since=START,
+        bake_seconds=BAKE_SECONDS,
+    )
+    return phases.start(phases.create(old, _cause(START)), new, rollout, _cause(START), approved=True)
+
+
+def _follow(world: World, state: DesiredState, horizon: float) -> Course:
+    windows: list[Window] = []
+    seconds, stretch = 0.0, 0.0
+    while state.rollout and seconds < horizon:
+        rollout, now = state.rollout, START + timedelta(seconds=seconds)
+        if now == rollout.step_since:
+            stretch = _seconds_of(rollout.current, world.traffic, rollout.rule)
+        windows += simulated_windows(world, seconds, seconds + stretch, rollout.step, rollout.current.share)
+        seconds, now = seconds + stretch, now + timedelta(seconds=stretch)
+        closed = [window for window in windows if window.start + _CLOSING <= now]
+        judgements = [judge(rollout, state.phase, closed, now, mode=mode, limits=LIMITS) for mode in MODES]
+        rollbacks = [each for each in judgements if each.verdict == "roll_back"]
+        if rollbacks:
+            first = min(rollbacks, key=_known_at)
+            return Course("rolled_back", (_known_at(first) - START).total_seconds() / 60, first.reason)
+        full = judgements[0]
+        if full.verdict == "recheck":
+            state = phases.recheck(state, _cause(now))
+        elif full.verdict == "advance":
+            state = (phases.promote if state.phase == "baking" else phases.advance)(state, _cause(now))
+        elif full.reason == "waiting":
+            missing = full.evidence["step"]["min_samples"] - full.evidence["step"]["samples"]
+            stretch = _whole_windows(missing * DAY / (world.traffic.sessions_a_day * rollout.current.share))
+        else:
+            stretch = _whole_windows(horizon - seconds)
+    return Course("held" if state.rollout else "promoted", seconds / 60, full.reason)
+
+
+def simulated_windows(world: World, begin: float, end: float, step: int, share: float) -> list[Window]:
+    """What both arms do in a stretch of time; windows without a session are left out, as nobody would report them."""
+    random, traffic = world.random, world.traffic
+    starts = np.arange(begin, end, WINDOW_SECONDS)
+    sessions = random.poisson(traffic.sessions_a_day * WINDOW_SECONDS / DAY, len(starts))
+    candidates = random.binomial(sessions, min(share * traffic.real_share, 1.0) if share < 1 else 1.0)
+    seen = np.flatnonzero(sessions)
+    candidate = traffic.candidate if step >= traffic.bad_from_step else traffic.control
+    fails = world.weather(starts[seen])
+    arms = [
+        _arms(candidate, candidates[seen], fails, traffic.rated, random),
+        _arms(traffic.control, (sessions - candidates)[seen], fails, traffic.rated, random),
+    ]
+    times = (START + timedelta(seconds=each) for each in starts[seen].tolist())
+    return [Window(start, step, share, one, other) for start, one, other in zip(times, *arms, strict=True)]
+
+
+def _arms(
+    model: Model, sessions: np.ndarray, fails: np.ndarray, rated: float, random: np.random.Generator
+) -> list[Arm]:
+    """One arm's windows. A session that fails of the weather earns little and annoys."""
+    errors = random.binomial(sessions, np.maximum(model.errors, fails))
+    ratings = random.binomial(sessions, rated)
+    negative = random.binomial(ratings, np.maximum(model.negative, fails))
+    means = np.repeat(model.reward * (1 - fails), sessions)
+    rewards = random.normal(means, model.spread).clip(0, 1).tolist()
+    ends = np.cumsum(sessions).tolist()
+    columns = (each.tolist() for each in (sessions, errors, ratings, negative))
+    return [Arm(n, e, r, bad, tuple(rewards[end - n : end])) for n, e, r, bad, end in zip(*columns, ends, strict=True)]
+
+
+def _incidents(traffic: Traffic, seconds: float, random: np.random.Generator) -> list[tuple[float, float, float]]:
+    bursts = random.uniform(0, seconds, random.poisson(traffic.bursts_a_day * seconds / DAY))
+    incidents = [(begin, begin + 60, 1 / 3) for begin in bursts.tolist()]
+    if traffic.outage_minutes:
+        begin = float(random.uniform(0, seconds - 60 * traffic.outage_minutes))
+        incidents.append((begin, begin + 60 * traffic.outage_minutes, 0.5))
+    return incidents
+
+
+def _seconds_of(step: RampStep, traffic: Traffic, rule: EvidenceRule) -> float:
+    """How long a step takes, on average."""
+    samples = 0 if rule == "literal" else step.min_samples
+    return _whole_windows(max(step.min_seconds, samples * DAY / (traffic.sessions_a_day * step.share)))
+
+
+def _whole_windows(seconds: float) -> float:
+    return max(math.ceil(seconds / WINDOW_SECONDS), 1) * WINDOW_SECONDS
+
+
+def _known_at(judgement: Judgement) -> datetime:
+    return datetime.fromisoformat(judgement.evidence["decided_at"]) + timedelta(seconds=CLOSED_SECONDS)
+
+
+def _cause(now: datetime) -> phases.Cause:
+    return phases.Cause("simulated", "simulation", now)

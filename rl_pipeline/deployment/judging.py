@@ -1,0 +1,173 @@
+"""Whether a rollout advances, waits or is taken back: one pure function, for the controller and for the watchdog.
+
+The controller judges in the mode `full`. The watchdog has no rewards and judges in the mode `watchdog`, by errors and
+feedback alone; it takes back, and never lets anything advance.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from rl_pipeline.deployment.ab_report import ab_report
+from rl_pipeline.deployment.columns import Columns
+from rl_pipeline.deployment.comparison import begin_of, compare, end_of, figures, now_and_highest, reached
+from rl_pipeline.deployment.evidence import limit_path
+from rl_pipeline.deployment.limits import REASONS, Limits, Metric
+from rl_pipeline.deployment.literal_rule import PlainRollback, plain_rollback
+from rl_pipeline.deployment.state import Phase, Rollout
+from rl_pipeline.deployment.windows import CLOSED_SECONDS, WINDOW_SECONDS, Window
+
+__all__ = ["Judgement", "Limits", "Mode", "Verdict", "judge"]
+
+Mode = Literal["full", "watchdog"]
+Verdict = Literal["advance", "hold", "roll_back", "recheck"]
+
+WEIGHTS: dict[Mode, Mapping[Metric, float]] = {
+    "full": {"errors": 0.5, "reward": 0.3, "feedback": 0.2},
+    "watchdog": {"errors": 0.5, "feedback": 0.2},
+}
+"""Of the e-values in the average; fixed, since the guarantee rests on it. The watchdog, which sees no rewards, leaves
+them their weight at an e-value of 1: what is enough for it is enough for the controller, but for 0.3, and the two
+together roll back hardly more healthy models than one of them."""
+WATCHDOG_ERROR_RATE = 0.20
+"""What the watchdog lets pass while there is no control: it cannot go back to a split and see whose fault it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What to do, why, and on what grounds."""
+
+    verdict: Verdict
+    reason: str
+    """A word for machines: of a rollback `high_error_rate`, `performance_degradation` or `user_dissatisfaction`."""
+    explanation: str
+    """A sentence for people."""
+    evidence: dict[str, Any] = field(default_factory=dict)
+    """The numbers behind it, as JSON has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    rollout: Rollout
+    phase: Phase
+    columns: Columns
+    now: datetime
+    mode: Mode
+    limits: Limits
+
+    @property
+    def of_step(self) -> Columns:
+        """The windows of the step that it is at: a step that is entered again is another one."""
+        return self.columns.where(self.columns.step == self.rollout.step)
+
+
+def judge(
+    rollout: Rollout, phase: Phase, windows: Sequence[Window], now: datetime, *, mode: Mode, limits: Limits
+) -> Judgement:
+    """Judge a rollout by all its closed windows, oldest first.
+
+    Once the windows up to some moment say roll back, they say so with whatever follows them: when and how often this is
+    called decides only how soon somebody hears of it. The evidence always says what the plain rule would have done.
+    """
+    case = _Case(rollout, phase, Columns.of(windows), now, mode, limits)
+    # Not before all windows of a check are closed, or it would find something else later.
+    plain = plain_rollback(case.columns, rollout.started_at, now - timedelta(seconds=CLOSED_SECONDS), limits)
+    judgement = _by_plain_rule(case, plain) if rollout.rule == "literal" else _by_evidence(case)
+    line = {
+        "would_have_rolled_back_at": plain.at.isoformat() if plain else None,
+        "reason": plain.reason if plain else None,
+    }
+    general = {"mode": mode, "rule": rollout.rule, "phase": phase, "windows": len(windows), "expected_finish": None}
+    return replace(judgement, evidence={**general, **judgement.evidence, "plain_rule": line})
+
+
+def _by_plain_rule(case: _Case, plain: PlainRollback | None) -> Judgement:
+    evidence = {"candidate": figures(case.columns.candidate), "control": figures(case.columns.control)}
+    if plain:
+        text = f"the five-minute check at {plain.at:%H:%M} UTC found a limit exceeded"
+        return Judgement("roll_back", plain.reason, text, evidence | {"decided_at": plain.at.isoformat()})
+    return _next_step(case, 0, evidence)
+
+
+def _by_evidence(case: _Case) -> Judgement:
+    comparison = compare(case.columns, WEIGHTS[case.mode], case.limits)
+    evidence = comparison.evidence()
+    if case.phase == "testing":
+        evidence["report"] = ab_report(comparison.split)
+    if comparison.exceeded:
+        return Judgement("roll_back", REASONS[comparison.exceeded], comparison.in_words(comparison.exceeded), evidence)
+    if case.phase == "baking":
+        return _without_control(case, evidence)
+    if comparison.worse_since:
+        text = (
+            f"worse than the control, but within the limits: {comparison.in_words(comparison.worst)}; "
+            "a person decides: `rl-pipeline deployment promote` or `roll-back`"
+        )
+        return Judgement("hold", "worse_within_limits", text, evidence)
+    if comparison.doubted_since:
+        text = (
+            f"the traffic is not split as configured since {comparison.doubted_since:%H:%M} UTC: look at the routing. "
+            "It goes on once enough new sessions are split as they should be, or by `rl-pipeline deployment promote`"
+        )
+        return Judgement("hold", "sample_ratio", text, evidence)
+    return _next_step(case, case.rollout.current.min_samples, evidence)
+
+
+def _without_control(case: _Case, evidence: dict[str, Any]) -> Judgement:
+    """Judge a candidate that has all the traffic by an absolute limit, which an outage of everything exceeds too."""
+    bake, limit = case.of_step, case.limits.error_rate
+    if case.mode == "watchdog":
+        limit = max(WATCHDOG_ERROR_RATE, limit)
+    path = limit_path(bake.candidate.errors, bake.candidate.sessions, limit)
+    evidence["bake"] = figures(bake.candidate) | {"limit": limit, "e_value": now_and_highest(path.values)}
+    decided = reached(path)
+    decided_at = end_of(bake, decided)
+    if decided is None or decided_at is None:
+        return _next_step(case, 0, evidence)
+    since = begin_of(bake, int(path.since[decided]))
+    evidence["decided_at"] = decided_at.isoformat()
+    evidence["bake"]["since"] = since.isoformat()
+    text = f"it has all the traffic, and more than {limit:.0%} of the sessions fail since {since:%H:%M} UTC"
+    if case.mode == "watchdog":
+        return Judgement("roll_back", "high_error_rate", text, evidence)
+    return Judgement("recheck", "high_error_rate", f"{text}: the last split will show whose fault it is", evidence)
+
+
+def _next_step(case: _Case, min_samples: int, evidence: dict[str, Any]) -> Judgement:
+    """Advance when the time and the samples are there. Without a session of the candidate nothing advances."""
+    if case.phase == "testing":
+        return Judgement("hold", "ab_test", "an A/B test keeps its split until somebody ends it", evidence)
+    if case.phase not in ("ramping", "baking"):
+        return Judgement("hold", "not_running", "the rollout does not run", evidence)
+    rollout, seconds = case.rollout, (case.now - case.rollout.step_since).total_seconds()
+    least = rollout.bake_seconds if case.phase == "baking" else rollout.current.min_seconds
+    samples, wanted = int(case.of_step.candidate.sessions.sum()), max(min_samples, 1)
+    finish = _expected_finish(case, seconds, samples)
+    evidence["step"] = {"seconds": seconds, "min_seconds": least, "samples": samples, "min_samples": wanted}
+    evidence["expected_finish"] = finish and finish.isoformat()
+    if case.mode == "watchdog":
+        return Judgement("hold", "watching", "nothing speaks against it", evidence)
+    missing = [f"{least - seconds:.0f} s"] * (seconds < least) + [f"{wanted - samples} sessions"] * (samples < wanted)
+    if missing:
+        return Judgement("hold", "waiting", f"nothing speaks against it; still to come: {', '.join(missing)}", evidence)
+    text = f"nothing speaks against it after {samples} sessions in {seconds:.0f} s"
+    return Judgement("advance", "time_and_samples", text, evidence)
+
+
+def _expected_finish(case: _Case, seconds: float, samples: int) -> datetime | None:
+    """When the candidate can have all the traffic, if sessions come as they did so far; of a bake, its end."""
+    rollout, split = case.rollout, case.columns.where(case.columns.is_split)
+    if case.phase == "baking":
+        return rollout.step_since + timedelta(seconds=rollout.bake_seconds)
+    candidate, sessions = split.candidate.sessions.sum(), split.sessions.sum()
+    if not candidate:
+        return None
+    elapsed = max((case.now - rollout.started_at).total_seconds(), WINDOW_SECONDS)
+    rate_by_share = float(candidate / (split.share @ split.sessions) * sessions / elapsed)
+    left = 0.0
+    for step in rollout.steps[rollout.step :]:
+        wanted = 0 if rollout.rule == "literal" else step.min_samples
+        left += max(step.min_seconds - seconds, (wanted - samples) / (rate_by_share * step.share), 0.0)
+        seconds, samples = 0.0, 0
+    return case.now + timedelta(seconds=left)

@@ -1,0 +1,275 @@
+"""From the stream of session outcomes into `serving_outcomes`, and from there into the windows of a rollout.
+
+Outcomes are stored, then acknowledged; storing one again changes nothing. What is no outcome becomes a dead letter; one
+of a session that was erased with its user is not stored.
+
+**Windows never change once they are closed**, or a judgement could be another one later. An outcome belongs to the
+window in which its session began (`deployment.windows`). By the end of its time the gateway has told of it, and
+`SETTLING_SECONDS` later the stream has it; what comes later than that counts in no window. A reward belongs to the
+window `REWARD_LAG` after it was scored (by then it is in the table), a rating that came by the feedback stream to the
+one in which it was stored. A session that is told again counts again, but after its first failure no more: one session
+is one error. A rating that the gateway tells of too counts once.
+
+A session has one reward for each model, the one that was scored first: it stays with its model, and what else it earns
+is more of the same, but would count as so many sessions that agree.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import Any, cast
+
+from rl_pipeline.contracts import ContractError, ServingOutcome, parse_message
+from rl_pipeline.deployment.state import Rollout
+from rl_pipeline.deployment.windows import OBSERVED_SECONDS, SETTLING_SECONDS, WINDOW_SECONDS, Arm, Window
+from rl_pipeline.ingestion.dead_letters import publish_dead_letters
+from rl_pipeline.ingestion.excerpts import excerpt_of
+from rl_pipeline.ingestion.judging import Judgement, Refusal, is_erased
+from rl_pipeline.ingestion.tombstones import read_erasures
+from rl_pipeline.redaction.policy import RedactionKey
+from rl_pipeline.redaction.redactor import Redactor
+from rl_pipeline.redaction.session_names import stored_names
+from rl_pipeline.stores.stream import Delivery, StoredMessage, Stream
+from rl_pipeline.stores.warehouse import Warehouse
+from rl_pipeline.training.jobs.refusals import OpenRedactor
+
+SERVING_STREAM = "RL_SERVING"
+OUTCOMES_CONSUMER = "serving_outcomes"
+OUTCOME_SUBJECT = "agent.rl.serving.outcome.v1"
+
+REWARD_LAG = timedelta(minutes=2)
+
+_BATCH = 1000
+_LETTER_REVISION = 0
+
+_OUTCOMES = """
+    SELECT intDiv(toUnixTimestamp64Milli(started_at), {window:UInt32}) AS place, step, model_id,
+        count() AS sessions, countIf(failed) AS errors,
+        countIf(feedback != '') AS rated, countIf(feedback = 'negative') AS negative
+    FROM (
+        SELECT started_at, stream_time, step, model_id, failed, feedback, sequence,
+            minIf(sequence, failed) OVER (PARTITION BY session_id, model_id) AS first_failure
+        FROM serving_outcomes FINAL
+        WHERE deployment_id = {deployment:String} AND model_id IN {models:Array(String)}
+    )
+    WHERE (first_failure = 0 OR sequence <= first_failure)
+        AND toUnixTimestamp64Milli(stream_time) < (place + 1) * {window:UInt32} + {open:Int64}
+    GROUP BY place, step, model_id HAVING place < {end:Int64}
+    ORDER BY place, step
+"""
+_REWARDS = """
+    SELECT intDiv(toUnixTimestamp64Milli(scored) + {lag:Int64}, {window:UInt32}) AS place, model_id, reward
+    FROM (
+        SELECT any(model_version) AS model_id, min(scored_at) AS scored,
+            argMin(sequence, (scored_at, sequence)) AS place_in_stream,
+            argMin(raw_total, (scored_at, sequence)) AS reward
+        FROM rewards
+        WHERE stream = {stream:String} AND revision = 0 AND model_version IN {models:Array(String)}
+            AND stream_time >= {since:DateTime64(3, 'UTC')}
+            AND configuration = (SELECT hash FROM reward_configurations FINAL ORDER BY current_since DESC LIMIT 1)
+        GROUP BY model_version, session_id, if(session_id = '', sequence, 0)
+    )
+    WHERE place < {end:Int64}
+    ORDER BY scored, place_in_stream
+"""
+# What people said outright, and what they showed by asking for rework or giving up; a comment is no rating.
+_RATINGS = """
+    SELECT session_id, model_version AS model_id,
+        intDiv(toUnixTimestamp64Milli(min(drained_at)), {window:UInt32}) AS place,
+        argMin(kind IN ('thumbs_down', 'correction', 'abandoned') OR (kind = 'stars' AND rating <= 2), drained_at)
+            AS is_negative
+    FROM trajectory_feedback FINAL
+    INNER JOIN (
+        SELECT trajectory_id, session_id, model_version FROM trajectories FINAL
+        WHERE model_version IN {models:Array(String)} AND stream_time >= {since:DateTime64(3, 'UTC')}
+    ) AS rated USING trajectory_id
+    WHERE verdict = 'accepted' AND kind != 'comment' AND drained_at >= {since:DateTime64(3, 'UTC')}
+    GROUP BY session_id, model_id HAVING place < {end:Int64}
+    ORDER BY place
+"""
+_RATED_AT_GATEWAYS = """
+    SELECT DISTINCT session_id FROM serving_outcomes WHERE deployment_id = {deployment:String} AND feedback != ''
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainedOutcomes:
+    """What became of the outcomes that were waiting."""
+
+    stored: int = 0
+    refused: int = 0
+
+
+def drain_outcomes(messages: Stream, warehouse: Warehouse, *, redactor: OpenRedactor, now: datetime) -> DrainedOutcomes:
+    """Store all outcomes that the stream had at `now`, however many: the windows that are closed by then are judged
+    next, and must have all of theirs. Raises what the stores raise; what was not acknowledged comes again.
+    """
+    # Fails here if it must: a message that is fetched in vain comes again ever later.
+    warehouse.query("SELECT 1 AS answers")
+    stored = refused = 0
+    is_behind = True
+    while is_behind:
+        deliveries = messages.fetch(SERVING_STREAM, OUTCOMES_CONSUMER, _BATCH, 0)
+        good, bad = _sorted(deliveries)
+        erasures = read_erasures(warehouse) if good else {}
+        kept = [
+            (delivery.message, outcome)
+            for delivery, outcome in good
+            if not is_erased((outcome.session_id,), outcome.started_at, erasures)
+        ]
+        _store(warehouse, kept)
+        if bad:
+            opened = redactor()
+            judgements = [_judgement(delivery.message, error, opened) for delivery, error in bad]
+            publish_dead_letters(messages, SERVING_STREAM, judgements, revision=_LETTER_REVISION, now=now)
+        messages.acknowledge(deliveries)
+        stored, refused = stored + len(kept), refused + len(bad)
+        # Those that come meanwhile are for the next look, or a busy stream would never let this one end.
+        is_behind = any(delivery.message.time < now for delivery in deliveries)
+    return DrainedOutcomes(stored, refused)
+
+
+def _sorted(
+    deliveries: Sequence[Delivery],
+) -> tuple[list[tuple[Delivery, ServingOutcome]], list[tuple[Delivery, ContractError]]]:
+    good: list[tuple[Delivery, ServingOutcome]] = []
+    bad: list[tuple[Delivery, ContractError]] = []
+    for delivery in deliveries:
+        try:
+            good.append((delivery, cast("ServingOutcome", parse_message(OUTCOME_SUBJECT, delivery.message.data))))
+        except ContractError as error:
+            bad.append((delivery, error))
+    return good, bad
+
+
+def _store(warehouse: Warehouse, outcomes: Sequence[tuple[StoredMessage, ServingOutcome]]) -> None:
+    import polars as pl
+
+    if not outcomes:
+        return
+    told = [(message, outcome.model_dump()) for message, outcome in outcomes]
+    rows = [
+        {name: outcome.get(name) for name in ServingOutcome.model_fields}
+        | {
+            "deployment_id": outcome.get("deployment_id") or "",
+            "step": outcome.get("step") or 0,
+            "failure": outcome.get("failure") or "",
+            "feedback": outcome.get("feedback") or "",
+            "stream_time": message.time,
+            "sequence": message.sequence,
+        }
+        for message, outcome in told
+    ]
+    kinds: dict[str, Any] = {"latency_ms": pl.Float64, "prompt_tokens": pl.UInt64, "completion_tokens": pl.UInt64}
+    kinds |= {name: pl.Datetime("ms", "UTC") for name in ("started_at", "ended_at", "stream_time")}
+    warehouse.insert("serving_outcomes", pl.DataFrame(rows, schema_overrides=kinds))
+
+
+def _judgement(message: StoredMessage, error: ContractError, redactor: Redactor) -> Judgement:
+    return Judgement(
+        sequence=message.sequence,
+        stream_time=message.time,
+        size=len(message.data),
+        sha256=sha256(message.data).hexdigest(),
+        verdict="refused",
+        reason=error.limit,
+        message_id=message.message_id or "",
+        refusal=Refusal(message.subject, error.path, error.advice, excerpt_of(message.data, redactor, {})),
+    )
+
+
+@dataclass(slots=True)
+class _Counted:
+    """What is counted of one arm in one window."""
+
+    sessions: int = 0
+    errors: int = 0
+    rated: int = 0
+    negative: int = 0
+    rewards: list[float] = field(default_factory=list)
+
+    def arm(self) -> Arm:
+        return Arm(self.sessions, self.errors, self.rated, self.negative, tuple(self.rewards))
+
+
+def windows_of(
+    warehouse: Warehouse,
+    rollout: Rollout,
+    now: datetime,
+    *,
+    observed: timedelta = timedelta(seconds=OBSERVED_SECONDS),
+    session_keys: Sequence[RedactionKey],
+    trajectories: str = "RL_TRAJECTORIES",
+) -> list[Window]:
+    """The closed windows of a rollout, oldest first, with sessions, ratings and rewards of both models.
+
+    Drain the outcomes before: those that the stream had at `now` belong into them. `observed` is how long after its end
+    a window is open at the gateways. `session_keys` are what gateways
+    stored sessions under. `trajectories` is the stream that rewards are of. They are those that were first computed
+    under the configuration in force, one for each session; a trajectory without a session is one by itself.
+    """
+    milliseconds = WINDOW_SECONDS * 1000
+    settling = timedelta(seconds=SETTLING_SECONDS)
+    asked = {
+        "deployment": rollout.deployment_id,
+        "models": [rollout.candidate, rollout.control],
+        "since": rollout.started_at.astimezone(UTC).replace(tzinfo=None),
+        "stream": trajectories,
+        "window": milliseconds,
+        "lag": int(REWARD_LAG.total_seconds() * 1000),
+        "open": int((observed + settling).total_seconds() * 1000),
+        "end": int((now - observed - 2 * settling).timestamp() * 1000) // milliseconds,
+    }
+    counted: dict[tuple[int, int], dict[str, _Counted]] = {}
+    for row in warehouse.query(_OUTCOMES, asked).iter_rows(named=True):
+        found = _of(counted, row["place"], row["step"], row["model_id"])
+        found.sessions, found.errors, found.rated, found.negative = (
+            row[name] for name in ("sessions", "errors", "rated", "negative")
+        )
+    step_at = _steps(counted)
+    for row in _ratings(warehouse, asked, session_keys):
+        found = _of(counted, row["place"], step_at(row["place"]), row["model_id"])
+        found.rated, found.negative = found.rated + 1, found.negative + row["is_negative"]
+    for row in warehouse.query(_REWARDS, asked).iter_rows(named=True):
+        _of(counted, row["place"], step_at(row["place"]), row["model_id"]).rewards.append(row["reward"])
+    return [_window(rollout, *key, arms) for key, arms in sorted(counted.items())]
+
+
+def _ratings(
+    warehouse: Warehouse, asked: Mapping[str, Any], session_keys: Sequence[RedactionKey]
+) -> Iterator[dict[str, Any]]:
+    """Ratings that came by the feedback stream, one for each session, but for those that a gateway tells of too."""
+    ratings = warehouse.query(_RATINGS, asked)
+    if ratings.height:
+        known = set(warehouse.query(_RATED_AT_GATEWAYS, asked)["session_id"])
+        told = {name for stored, name in stored_names(session_keys, ratings["session_id"]).items() if stored in known}
+        yield from (row for row in ratings.iter_rows(named=True) if row["session_id"] not in told)
+
+
+def _of(counted: dict[tuple[int, int], dict[str, _Counted]], place: int, step: int, model_id: str) -> _Counted:
+    return counted.setdefault((place, step), {}).setdefault(model_id, _Counted())
+
+
+def _steps(counted: Mapping[tuple[int, int], object]) -> Callable[[int], int]:
+    """At which step the rollout was in a window, by the outcomes up to then."""
+    entered: dict[int, int] = dict(sorted(counted))
+    places = list(entered)
+
+    def step_at(place: int) -> int:
+        before = bisect_right(places, place)
+        return entered[places[before - 1]] if before else 0
+
+    return step_at
+
+
+def _window(rollout: Rollout, place: int, step: int, arms: Mapping[str, _Counted]) -> Window:
+    nothing = _Counted()
+    return Window(
+        start=datetime.fromtimestamp(place * WINDOW_SECONDS, UTC),
+        step=step,
+        share=rollout.steps[step].share if step < len(rollout.steps) else 1.0,
+        candidate=arms.get(rollout.candidate, nothing).arm(),
+        control=arms.get(rollout.control, nothing).arm(),
+    )

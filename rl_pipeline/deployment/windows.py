@@ -1,0 +1,62 @@
+"""What both arms of a rollout did in one stretch of time, under one share of the traffic: the grain of all evidence.
+
+Within a window the share is the same and both arms see the same weather. The exposure of an arm is what was observed,
+never what was configured.
+
+**A session belongs to the window in which it began**, and is looked at for the same time in both arms: until the window
+is closed, which it is `observed_seconds` after its end. Failures are known at once and successes only after a silence:
+counted when they are told, failures would outrun successes, and a young candidate would look all bad. So whoever counts
+gives a window only once it is closed, and a closed window never changes. What comes of a session later, a failure or a
+rating, counts as a session of its own, in the window in which it comes.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+WINDOW_SECONDS = 10
+"""Windows begin at whole multiples of it since 1970, everywhere alike."""
+OBSERVED_SECONDS = 40.0
+"""For so long after its end a window is open at most. A watchdog that looks every few seconds has then taken a bad
+candidate out within a minute of the window in which the evidence was enough."""
+SETTLING_SECONDS = 10.0
+"""So long an outcome may be on its way from a gateway into the stream, and so far clocks may differ."""
+CLOSED_SECONDS = OBSERVED_SECONDS + 2 * SETTLING_SECONDS
+"""So long after its end a window is closed for everybody, the controller too."""
+
+
+def observed_seconds(idle_seconds: float) -> float:
+    """How long after its end a window is open at a gateway at which sessions end after such a silence."""
+    return min(idle_seconds, OBSERVED_SECONDS)
+
+
+def window_start(seconds: float) -> int:
+    """When the window began that a moment is in; both in seconds since 1970."""
+    return int(seconds // WINDOW_SECONDS) * WINDOW_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """What one model did in a window."""
+
+    sessions: int = 0
+    errors: int = 0
+    """Sessions in which anything failed: one session is one error, however often it failed."""
+    rated: int = 0
+    """Sessions that their users rated."""
+    negative: int = 0
+    """Those of them that were rated badly."""
+    rewards: tuple[float, ...] = ()
+    """Raw rewards of trajectories, from 0 to 1, in the order in which they were stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of `WINDOW_SECONDS`; two steps of a ramp never share one window object."""
+
+    start: datetime
+    step: int
+    """Of the rollout."""
+    share: float
+    """Of the candidate, as configured: for the check of the sample ratio alone."""
+    candidate: Arm = field(default_factory=Arm)
+    control: Arm = field(default_factory=Arm)

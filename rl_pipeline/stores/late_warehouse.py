@@ -1,0 +1,69 @@
+"""The warehouse for whoever has work to do that does not wait for it: connects when it is first asked."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rl_pipeline.stores.warehouse import Warehouse, WarehouseUnavailable
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+class LateWarehouse:
+    """The port over a connection that is opened on demand, for the length of one order or one look.
+
+    If it could not be opened it is not tried again: an order that needs it five times would wait five times.
+    """
+
+    def __init__(self, connect: Callable[[], Warehouse], database: str) -> None:
+        self._connect = connect
+        self._database = database
+        self._tables: Warehouse | None = None
+        self._away = ""
+
+    @property
+    def database(self) -> str:
+        """See `Warehouse.database`."""
+        return self._database
+
+    def create_database(self, cluster: str | None = None) -> None:
+        """See `Warehouse.create_database`."""
+        self._connected().create_database(cluster)
+
+    def execute(
+        self, sql: str, parameters: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None
+    ) -> None:
+        """See `Warehouse.execute`."""
+        self._connected().execute(sql, parameters, settings)
+
+    def query(
+        self, sql: str, parameters: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None
+    ) -> "pl.DataFrame":
+        """See `Warehouse.query`."""
+        return self._connected().query(sql, parameters, settings)
+
+    def stream(
+        self, sql: str, parameters: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None
+    ) -> "Iterator[pl.DataFrame]":
+        """See `Warehouse.stream`."""
+        return self._connected().stream(sql, parameters, settings)
+
+    def insert(self, table: str, rows: "pl.DataFrame") -> int:
+        """See `Warehouse.insert`."""
+        return self._connected().insert(table, rows)
+
+    def close(self) -> None:
+        """See `Warehouse.close`."""
+        if self._tables is not None:
+            self._tables.close()
+
+    def _connected(self) -> Warehouse:
+        if self._away:
+            raise WarehouseUnavailable(self._away)
+        if self._tables is None:
+            try:
+                self._tables = self._connect()
+            except WarehouseUnavailable as unavailable:
+                self._away = str(unavailable)
+                raise
+        return self._tables

@@ -1,0 +1,104 @@
+"""How many healthy models are rolled back and how many bad ones are caught, through the real judgement."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from benchmarks.rollouts import Course, Model, Traffic, simulate_rollout
+from rl_pipeline.deployment.state import EvidenceRule
+from rl_pipeline.settings import Settings
+
+pytestmark = pytest.mark.soak
+
+SoakCount = Callable[[int, int], int]
+Record = Callable[[str, object], None]
+
+EIGHT_PERCENT = Model(errors=0.08)
+
+
+def courses(traffic: Traffic, count: int, rule: EvidenceRule = "evidence") -> list[Course]:
+    return [simulate_rollout(traffic, seed, rule) for seed in range(count)]
+
+
+def share(found: list[Course], end: str) -> float:
+    return sum(course.end == end for course in found) / len(found)
+
+
+def most(count: int, allowed: float) -> float:
+    """The share that so few rollouts may show by chance, if `allowed` is the true one; at full counts that itself."""
+    return allowed if count >= 1000 else allowed + 3.5 * (allowed * (1 - allowed) / count) ** 0.5
+
+
+@pytest.mark.parametrize("sessions_a_day", [1_000, 10_000, 100_000])
+@pytest.mark.parametrize(
+    "traffic",
+    [
+        pytest.param({}, id="fair"),
+        pytest.param({"outage_minutes": 15}, id="outage"),
+        pytest.param({"bursts_a_day": 24}, id="bursts"),
+        pytest.param({"real_share": 1.5}, id="real-share"),
+    ],
+)
+def test_healthy_models_are_hardly_ever_rolled_back(
+    traffic: dict[str, float], sessions_a_day: int, soak_count: SoakCount, record_property: Record
+) -> None:
+    count = soak_count(12, 2000)
+    found = courses(Traffic(sessions_a_day, **traffic), count)
+    record_property("rollouts", count)
+    record_property("rolled back", share(found, "rolled_back"))
+    record_property("held", share(found, "held"))
+    assert share(found, "rolled_back") < most(count, 0.03)
+    if "real_share" in traffic:
+        assert share(found, "promoted") == 0, "nothing advances while the traffic is not split as configured"
+    else:
+        assert share(found, "promoted") > 1 - most(count, 0.05)
+
+
+def test_two_models_a_week_get_through_with_a_thousand_sessions_a_day(
+    soak_count: SoakCount, record_property: Record
+) -> None:
+    bake_hours, count = Settings.model_fields["canary_bake_hours"].default, soak_count(12, 500)
+    hours = [course.minutes / 60 + bake_hours for course in courses(Traffic(1_000), count) if course.end == "promoted"]
+    assert max(hours) < 7 * 24 / 2
+    record_property("rollouts", count)
+    record_property("the longest, in hours", round(max(hours)))
+
+
+@pytest.mark.parametrize(("sessions_a_day", "caught"), [(1_000, 0.8), (10_000, 0.95), (100_000, 1.0)])
+def test_a_model_with_eight_percent_errors_is_caught(
+    sessions_a_day: int, caught: float, soak_count: SoakCount, record_property: Record
+) -> None:
+    count = soak_count(15, 500)
+    found = courses(Traffic(sessions_a_day, candidate=EIGHT_PERCENT), count)
+    minutes = np.quantile([course.minutes for course in found if course.end == "rolled_back"], [0.5, 0.9])
+    record_property("rollouts", count)
+    record_property("caught", share(found, "rolled_back"))
+    record_property("median and 90 % of the minutes", minutes.round(1).tolist())
+    assert 1 - share(found, "rolled_back") <= most(count, 1 - caught)
+    if sessions_a_day == 100_000:
+        assert minutes[1] <= 45
+
+
+def test_lower_rewards_and_bad_ratings_are_caught_too(soak_count: SoakCount, record_property: Record) -> None:
+    count = soak_count(8, 500)
+    for model, reason in (
+        (Model(reward=0.6), "performance_degradation"),
+        (Model(negative=0.3), "user_dissatisfaction"),
+    ):
+        found = courses(Traffic(100_000, candidate=model), count)
+        record_property(reason, share(found, "rolled_back"))
+        assert share(found, "rolled_back") == 1
+        assert np.mean([course.reason == reason for course in found]) > 0.9 - 1 / count
+    record_property("rollouts of each", count)
+
+
+@pytest.mark.parametrize("sessions_a_day", [1_000, 100_000])
+def test_the_plain_rule_rolls_back_most_healthy_models(
+    sessions_a_day: int, soak_count: SoakCount, record_property: Record
+) -> None:
+    count = soak_count(12, 2000)
+    found = courses(Traffic(sessions_a_day), count, "literal")
+    record_property("rollouts", count)
+    record_property("rolled back", share(found, "rolled_back"))
+    assert share(found, "rolled_back") > 0.6
