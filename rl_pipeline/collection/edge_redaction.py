@@ -6,6 +6,7 @@ from typing import Any
 
 from rl_pipeline.contracts import CLAIMED_LIMITS, Feedback, Message, Trajectory, parse_message, serialize, subject_of
 from rl_pipeline.redaction.redactor import Redactor
+from rl_pipeline.redaction.resolution import Knowledge
 
 
 def redact_message(message: Message, redactor: Redactor) -> Message:
@@ -16,12 +17,20 @@ def redact_message(message: Message, redactor: Redactor) -> Message:
     """
     if not isinstance(message, Trajectory | Feedback):
         return message
-    tree = json.loads(serialize(message))
-    clean = redactor.redact(tree).tree
+    clean = redact_tree(json.loads(serialize(message)), redactor)
+    return parse_message(subject_of(message), json.dumps(clean, ensure_ascii=False).encode(), CLAIMED_LIMITS)
+
+
+def redact_tree(tree: dict[str, Any], redactor: Redactor, memory: Knowledge | None = None) -> dict[str, Any]:
+    """A message, or a part of one at its place in the message, redacted; the ids of users stay.
+
+    The parts of a message share a `memory`, see `Redactor.redact`.
+    """
+    clean: dict[str, Any] = redactor.redact(tree, memory=memory).tree
     for original, redacted in _places(tree, clean):
         if isinstance(original, dict) and "user_id" in original:
             redacted["user_id"] = original["user_id"]
-    return parse_message(subject_of(message), json.dumps(clean, ensure_ascii=False).encode(), CLAIMED_LIMITS)
+    return clean
 
 
 def _places(tree: dict[str, Any], clean: dict[str, Any]) -> Iterator[tuple[Any, Any]]:

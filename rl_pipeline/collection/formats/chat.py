@@ -1,0 +1,189 @@
+"""Chat messages with tool calls, as OpenAI has them: what several formats are made of."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rl_pipeline.collection.formats.exchanges import Call, Exchange, Returned
+from rl_pipeline.collection.formats.format import NotOfFormat
+from rl_pipeline.collection.formats.values import JsonObject, as_list, as_object, as_text, plain_text, without
+
+TextCall = Callable[[str], tuple[list[str], Call] | None]
+"""Finds thoughts and a call in what an agent wrote, for agents that call tools in words."""
+
+_OF_AN_ANSWER = ("role", "content", "tool_calls", "function_call", "reasoning_content")
+_OF_OPENAI = {*_OF_AN_ANSWER, "name", "refusal", "tool_call_id", "weight"}
+IN_WORDS = "in_words"
+
+
+def exchanges_of_messages(
+    messages: Any, *, failed: Callable[[str], bool] | None = None, text_call: TextCall | None = None
+) -> tuple[list[Exchange], list[JsonObject]]:
+    """The exchanges of a conversation, and the messages after the last of them. Raises `NotOfFormat`."""
+    exchanges: list[Exchange] = []
+    shown: list[JsonObject] = []
+    for number, message in enumerate(as_list(messages), start=1):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise NotOfFormat(f"message {number} is no object with a role: mend it")
+        if message["role"] == "assistant":
+            exchanges.append(_answer(message, shown, text_call))
+            shown = []
+        elif shown or not exchanges or not _took(exchanges[-1], message, failed):
+            shown.append(message)
+    return exchanges, shown
+
+
+def messages_of_exchanges(
+    exchanges: Sequence[Exchange],
+    after: Sequence[JsonObject] = (),
+    *,
+    is_chat: bool = True,
+    in_words: bool = False,
+) -> list[JsonObject]:
+    """The conversation that exchanges tell.
+
+    Unless they were read from chat messages (`is_chat`), only the fields that OpenAI's messages have are written. With
+    `in_words`, calls that the agent made in words are not written beside them.
+    """
+    messages: list[JsonObject] = []
+    for number, exchange in enumerate(exchanges, start=1):
+        messages += exchange.shown
+        answer: JsonObject = {"role": "assistant", "content": exchange.text}
+        is_told = in_words and any(call.rest.get(IN_WORDS) for call in exchange.calls)
+        if exchange.calls and not is_told:
+            answer |= _calls_written(exchange.calls, number, is_chat=is_chat)
+        if exchange.thoughts and not is_told:
+            answer["reasoning_content"] = "\n".join(exchange.thoughts)
+        messages.append(answer | exchange.rest)
+        for place, call in enumerate(exchange.calls):
+            returned = exchange.returned[place] if place < len(exchange.returned) else None
+            if returned is not None:
+                told: JsonObject = {"role": "tool", "content": returned.content}
+                if not (is_told or call.rest.get("is_legacy") or "tool_call_ids" in returned.rest):
+                    told["tool_call_id"] = call.id or f"call_{number}_{place + 1}"
+                messages.append(told | (returned.rest if is_told else _of_a_tool(returned.rest)))
+        loose = exchange.returned[len(exchange.calls) :]
+        messages += [{"role": "user", "content": item.content, **item.rest} for item in loose if item and item.content]
+    messages += after
+    return messages if is_chat else [{name: told[name] for name in told if name in _OF_OPENAI} for told in messages]
+
+
+def _of_a_tool(rest: JsonObject) -> JsonObject:
+    """Further fields of what a tool returned; only a tool's roles are its own."""
+    return without(rest, ["role"]) if rest.get("role") not in (None, "tool", "function") else rest
+
+
+def arguments_written(call: Call) -> str:
+    """A call's arguments as the text that the model wrote."""
+    told = call.rest.get("arguments_text")
+    return told if isinstance(told, str) else compact(call.arguments or {})
+
+
+def read_call(function: JsonObject) -> Call:
+    """A call from its name and arguments, which are JSON text, or an object with some servers."""
+    written = function.get("arguments")
+    arguments = written
+    if isinstance(written, str):
+        try:
+            arguments = json.loads(written)
+        except (ValueError, RecursionError):
+            arguments = None
+    call = Call(as_text(function.get("name")), arguments if isinstance(arguments, dict) else None)
+    if isinstance(written, str) and (call.arguments is None or compact(call.arguments) != written):
+        call.rest["arguments_text"] = written
+    elif not isinstance(written, str):
+        call.rest["arguments_are_object"] = True
+    return call
+
+
+def compact(value: Any) -> str:
+    """A value as JSON, as models write it."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _answer(message: JsonObject, shown: list[JsonObject], text_call: TextCall | None) -> Exchange:
+    content = message.get("content")
+    rest = without(message, _OF_AN_ANSWER)
+    if isinstance(content, list | dict):
+        rest["content"] = content
+    reasoning = message.get("reasoning_content")
+    exchange = Exchange(
+        shown=shown,
+        text=content if isinstance(content, str) else plain_text(content) if content else None,
+        thoughts=[reasoning] if isinstance(reasoning, str) else [],
+        calls=_calls(message),
+        rest=rest,
+    )
+    if message.get("weight") == 0:
+        exchange.turn["is_copied_context"] = True  # OpenAI's way to say: do not learn this answer
+    if not exchange.calls and exchange.text and text_call and (found := text_call(exchange.text)):
+        thoughts, call = found
+        call.rest[IN_WORDS] = True
+        exchange.thoughts, exchange.calls = [*exchange.thoughts, *thoughts], [call]
+    exchange.returned = [None] * len(exchange.calls)
+    return exchange
+
+
+def _calls(message: JsonObject) -> list[Call]:
+    calls = []
+    for written in map(as_object, as_list(message.get("tool_calls"))):
+        call = read_call(as_object(written.get("function")))
+        call.id = written.get("id") if isinstance(written.get("id"), str) else None
+        call.rest |= {"fields": more} if (more := _more_of_a_call(written)) else {}
+        calls.append(call)
+    if not calls and isinstance(message.get("function_call"), dict):
+        calls = [read_call(message["function_call"])]
+        calls[0].rest["is_legacy"] = True
+    return calls
+
+
+def _more_of_a_call(written: JsonObject) -> JsonObject:
+    more = without(written, ("id", "function") if written.get("type") != "function" else ("id", "function", "type"))
+    function = without(as_object(written.get("function")), ("name", "arguments"))
+    return more | ({"function": function} if function else {})
+
+
+def _calls_written(calls: Sequence[Call], number: int, *, is_chat: bool) -> JsonObject:
+    if calls[0].rest.get("is_legacy"):
+        return {"function_call": {"name": calls[0].name, "arguments": arguments_written(calls[0])}}
+    written = []
+    for place, call in enumerate(calls, start=1):
+        fields = as_object(call.rest.get("fields")) if is_chat else {}
+        is_object = is_chat and call.rest.get("arguments_are_object")
+        function: JsonObject = {
+            "name": call.name,
+            "arguments": call.arguments if is_object else arguments_written(call),
+            **as_object(fields.get("function")),
+        }
+        told = {"id": call.id or f"call_{number}_{place}", "type": "function", **without(fields, ["function"])}
+        written.append(told | {"function": function})
+    return {"tool_calls": written}
+
+
+def _took(exchange: Exchange, message: JsonObject, failed: Callable[[str], bool] | None) -> bool:
+    """Whether the message tells what a call of the exchange returned; then it is noted there."""
+    waiting = [place for place, returned in enumerate(exchange.returned) if returned is None]
+    if not waiting:
+        return False
+    place = waiting[0]
+    call = exchange.calls[place]
+    if call.rest.get(IN_WORDS):
+        if message["role"] != "user":
+            return False
+    elif message["role"] in ("tool", "function"):
+        ids = [message.get("tool_call_id"), *as_list(message.get("tool_call_ids"))]
+        named = [number for number in waiting if exchange.calls[number].id in ids and exchange.calls[number].id]
+        if any(isinstance(known, str) for known in ids) and not named:
+            return False
+        place = named[0] if named else place
+        call = exchange.calls[place]
+    else:
+        return False
+    rest = without(message, ("content",) if message["role"] != "tool" else ("role", "content"))
+    if rest.get("tool_call_id") == call.id:
+        rest.pop("tool_call_id", None)
+    content = message.get("content")
+    is_error = message.get("is_error") is True or message.get("status") == "error"
+    is_failure = is_error or bool(failed and isinstance(content, str) and failed(content))
+    exchange.returned[place] = Returned(content, is_failure, rest=rest)
+    return True

@@ -1,0 +1,187 @@
+"""InterCode's logs: an object of episodes by the number of their task, each with a `turn_history` of parallel lists.
+
+The lists are `actions`, `observations`, `rewards` and `valid_action`, and `thoughts` with some policies. An episode
+that was blocked has an action and a reward more than observations. What people played has a `trajectory` of single
+steps instead. The model stands in the name of the file, or in that of its directory.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import PurePosixPath
+from typing import Any
+
+from rl_pipeline.collection.formats.exchanges import Call, Exchange, Returned, exchanges_of, turns_of
+from rl_pipeline.collection.formats.format import (
+    CARRIED,
+    Layout,
+    NotOfFormat,
+    Origin,
+    carried_of,
+    is_own,
+    key_of,
+    make_trajectory,
+    original,
+    outcome,
+    source_of,
+)
+from rl_pipeline.collection.formats.values import (
+    JsonObject,
+    as_list,
+    as_name,
+    as_number,
+    as_object,
+    as_text,
+    filled,
+    plain_text,
+    without,
+)
+
+NAME = "intercode"
+
+_FILE = re.compile(r"(?:ic_)?[a-z0-9]+_(?P<played>.+?)[-_]\d+_turns")
+_STRATEGY = re.compile(r"(?:multiturn|react|plan_solve_refine|plan_solve|try_again)(?:_|\Z)")
+_MODEL = re.compile(r"gpt|bison|davinci|claude|gemini|llama|mistral|palm|qwen|starchat|vicuna|human", re.IGNORECASE)
+_LISTS = ("actions", "observations", "rewards", "valid_action", "thoughts")
+
+
+class InterCode:
+    """Logs of InterCode."""
+
+    name = NAME
+    layout: Layout = "members"
+    suffix = ".json"
+    members = True
+
+    def fits(self, record: Any) -> bool:
+        """See `Format.fits`."""
+        if not isinstance(record, dict):
+            return False
+        is_stepwise = as_text(record.get("environment")).startswith("ic_") and isinstance(
+            record.get("trajectory"), list
+        )
+        return is_stepwise or isinstance(record.get("turn_history"), dict)
+
+    def group(self, record: Any) -> str | None:  # noqa: ARG002 - a format's signature
+        """Each is a trajectory."""
+        return None
+
+    def read(self, record: Any, origin: Origin) -> Iterator[JsonObject]:
+        """See `Format.read`."""
+        if not self.fits(record):
+            raise NotOfFormat("it has no `turn_history`: InterCode writes an object of episodes by their task's number")
+        origin = original(origin, record)
+        is_stepwise = "turn_history" not in record
+        history = _lists_of(record["trajectory"]) if is_stepwise else record["turn_history"]
+        summary = as_object(record.get("summary"))
+        environment = as_text(record.get("environment"))
+        tool = environment.removeprefix("ic_") or NAME
+        lists = {name: as_list(history.get(name)) for name in _LISTS}
+        exchanges = [_exchange(number, action, tool, lists) for number, action in enumerate(lists["actions"])]
+        if exchanges and record.get("query") is not None:
+            exchanges[0].shown = [{"role": "user", "content": record["query"]}]
+        rewards = [reward for reward in map(as_number, lists["rewards"]) if reward is not None]
+        best = as_number(summary.get("max_reward", record.get("reward")))
+        dataset = PurePosixPath(as_text(record.get("dataset"))).stem
+        task = ":".join(filter(None, (environment or NAME, dataset, as_name(record.get("task_id")) or origin.key)))
+        yield make_trajectory(
+            NAME,
+            record,
+            origin,
+            turns=turns_of(exchanges),
+            task={
+                "task_id": as_name(task),
+                "group_id": as_name(task),
+                "task_type": as_name(environment),
+                "domain": "coding",
+                "instructions": plain_text(record.get("query")) or None,
+                **outcome(best if best is not None else max(rewards, default=None)),
+            },
+            metadata={"model": _model(origin)},
+            source=without(record, ("turn_history", "trajectory", "query", CARRIED))
+            | ({"is_stepwise": True} if is_stepwise else _left_over(history, len(exchanges))),
+            session_id=as_name(task),
+        )
+
+    def write(self, trajectory: JsonObject) -> Iterable[Any]:
+        """See `Format.write`."""
+        source, task = source_of(trajectory, NAME), trajectory["task_context"]
+        exchanges, _ = exchanges_of(trajectory["turns"])
+        query = plain_text(exchanges[0].shown[-1].get("content")) if exchanges[0].shown else task.get("instructions")
+        history = _history(exchanges)
+        for name, items in as_object(source.get("left_over")).items():
+            history[name] = [*history.get(name, []), *items] if name in _LISTS and isinstance(items, list) else items
+        record: JsonObject = {}
+        if not is_own(trajectory, NAME):
+            rewards = [reward if as_number(reward) is not None else 0.0 for reward in history.get("rewards", [])]
+            best = max(rewards, default=as_number(task.get("reward")) or 0.0)
+            record = {"environment": as_name(task.get("task_type")) or NAME, "task_id": task.get("task_id")}
+            record["summary"] = {"max_reward": best, "turns_taken": len(exchanges)}
+        record |= without(source, ["left_over"])
+        record |= {} if query is None else {"query": query}
+        if record.pop("is_stepwise", False):
+            seen = [returned.content if returned else None for returned in (each.returned[0] for each in exchanges)]
+            pairs = zip(history["actions"], seen, strict=True)
+            record["trajectory"] = [{"action": action, "observation": told} for action, told in pairs]
+        else:
+            record["turn_history"] = history
+        yield record | {CARRIED: carried_of(trajectory, NAME)}
+
+    def name_of(self, trajectory: JsonObject) -> str:
+        """The number of its task, or its id."""
+        return key_of(trajectory) or str(trajectory["trajectory_id"])
+
+
+def _exchange(number: int, action: Any, tool: str, lists: dict[str, list[Any]]) -> Exchange:
+    def told(name: str) -> Any:
+        return lists[name][number] if number < len(lists[name]) else None
+
+    written = action if isinstance(action, str) else None
+    seen = told("observations")
+    thought = told("thoughts")
+    turn = {name: told(name) for name in ("rewards", "valid_action") if number < len(lists[name])}
+    return Exchange(
+        text=written,
+        thoughts=[thought] if isinstance(thought, str) else [],
+        calls=[Call(tool, {"command": action if action is not None else ""})],
+        returned=[Returned(seen, failed=turn.get("valid_action") is False and isinstance(seen, str))],
+        turn={"reward" if name == "rewards" else name: value for name, value in turn.items()},
+    )
+
+
+def _lists_of(steps: list[Any]) -> JsonObject:
+    """Steps as the lists that other episodes have."""
+    if not all(isinstance(step, dict) and step.keys() == {"action", "observation"} for step in steps):
+        raise NotOfFormat("a step of `trajectory` is not an action with its observation: mend it")
+    return {"actions": [step["action"] for step in steps], "observations": [step["observation"] for step in steps]}
+
+
+def _model(origin: Origin) -> str | None:
+    """The model, by the name of the file, or of its directory if that is one of a model."""
+    named = _FILE.match(origin.stem)
+    played = _STRATEGY.sub("", named["played"], count=1) if named else ""
+    directory = PurePosixPath(origin.file).parent.name
+    return played or (directory if _MODEL.search(directory) else None)
+
+
+def _left_over(history: JsonObject, count: int) -> JsonObject:
+    """What of the history is in no turn: lists that are longer than the actions, and further fields."""
+    more = {name: items[count:] for name in _LISTS if len(items := as_list(history.get(name))) > count}
+    empty: JsonObject = {name: [] for name in _LISTS if history.get(name) == []}
+    left_over = empty | more | without(history, _LISTS)
+    return {"left_over": left_over} if left_over else {}
+
+
+def _history(exchanges: list[Exchange]) -> JsonObject:
+    history: JsonObject = {"actions": []}
+    for exchange in exchanges:
+        call = exchange.calls[0] if exchange.calls else None
+        command = as_object(call.arguments if call else None).get("command")
+        history["actions"].append(command if command is not None else exchange.text or "")
+        returned = exchange.returned[0]
+        told = filled({"observations": returned.content if returned else None})
+        told |= {"rewards": exchange.turn["reward"]} if "reward" in exchange.turn else {}
+        told |= {"valid_action": exchange.turn["valid_action"]} if "valid_action" in exchange.turn else {}
+        told |= {"thoughts": exchange.thoughts[0]} if exchange.thoughts else {}
+        for name, value in told.items():
+            history.setdefault(name, []).append(value)
+    return history

@@ -1,0 +1,264 @@
+"""What each format says stands in the contract's own fields, where rewards, curation and people look for it."""
+
+from typing import Any
+
+import pytest
+
+from rl_pipeline.collection.formats import FORMATS, format_of
+from rl_pipeline.collection.formats.format import NotOfFormat, Origin
+from rl_pipeline_tests.collection.formats import records
+from rl_pipeline_tests.collection.formats.records import SINGLE, origin
+from rl_pipeline_tests.collection.formats.test_round_trips import NAMES, read, written
+
+
+def tree_of(name: str, record: Any, where: Origin | None = None) -> dict[str, Any]:
+    (tree,) = read(name, record, where or next(place for known, _, place in SINGLE if known == name))
+    return tree
+
+
+@pytest.mark.parametrize(("name", "record", "where"), SINGLE, ids=NAMES)
+def test_a_record_is_recognised_by_its_content(name: str, record: Any, where: Origin) -> None:
+    known = format_of(record[0] if name == "lightning-spans" else record)
+    assert known is not None
+    assert known.name == name
+
+
+@pytest.mark.parametrize(("name", "record", "where"), SINGLE, ids=NAMES)
+def test_the_same_record_has_the_same_id_and_another_has_another(name: str, record: Any, where: Origin) -> None:
+    (tree,) = read(name, record, where)
+    assert read(name, record, where)[0]["trajectory_id"] == tree["trajectory_id"]
+    if name not in ("atif", "massgen-traces"):
+        (other,) = read(name, record, Origin(where.file, where.modified, key=where.key, model="another"))
+        assert other["trajectory_id"] != tree["trajectory_id"]
+
+
+def test_a_conversation_has_a_turn_for_each_call_and_each_answer() -> None:
+    tree = tree_of("openai-messages", records.OPENAI)
+    rain, wind, answer = tree["turns"]
+    assert rain["shown_before"] == records.CONVERSATION[:1]
+    assert rain["observation"]["content"] == "Do I need an umbrella in Graz?"
+    assert rain["observation"]["context"] == {"available_tools": ["rain"]}
+    assert rain["thought_process"] == ["Two places to look."]
+    assert (rain["action"]["tool_name"], rain["action"]["tool_args"]) == ("rain", {"place": "Graz"})
+    assert rain["result"]["output"] == "3 mm"
+    assert wind["action"]["is_parallel"] is True
+    assert wind["result"]["output"] == {"parts": [{"type": "text", "text": "calm"}]}
+    assert answer["observation"]["type"] == "tool_result"
+    assert answer["action"] == {"type": "response", "raw_response": "Yes, take one."}
+    assert answer["shown_after"] == [{"role": "user", "content": "Thanks!"}]
+    assert tree["task_context"] == {
+        "instructions": "Do I need an umbrella in Graz?",
+        "task_status": "partial",
+        "completion_percentage": 25.0,
+        "reward": 0.25,
+        "user_id": "user-19",
+    }
+    assert {name: tree["metadata"][name] for name in ("model", "temperature", "total_tokens")} == {
+        "model": "gpt-4o-2024-08-06",
+        "temperature": 0.5,
+        "total_tokens": 49,
+    }
+    assert tree["start_timestamp"] == "2025-01-09T05:20:00Z"
+
+
+def test_an_answer_without_weight_is_not_trained_on() -> None:
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}]
+    assert tree_of("openai-messages", messages)["turns"][0]["is_copied_context"] is True
+
+
+def test_tau_bench_tells_task_trial_model_and_the_tool_that_failed() -> None:
+    tree = tree_of("tau-bench", records.TAU)
+    assert tree["task_context"]["task_id"] == tree["task_context"]["group_id"] == "tau-bench-retail-7"
+    assert (tree["task_context"]["task_status"], tree["task_context"]["reward"]) == ("success", 1.0)
+    assert tree["task_context"]["user_id"] == "mia_li_1"
+    assert tree["task_context"]["instructions"] == "Cancel my order."
+    assert tree["session_id"] == "tau-bench-retail-7-trial-2"
+    assert (tree["metadata"]["model"], tree["metadata"]["temperature"]) == ("gpt-4o", 0.3)
+    assert tree["turns"][0]["result"]["success"] is False
+    assert tree["turns"][0]["result"]["error"] == "Error: order not found"
+
+
+def test_calls_in_words_are_calls() -> None:
+    find, respond = tree_of("tau-bench", records.TAU_REACT)["turns"]
+    assert (find["action"]["tool_name"], find["action"]["tool_args"]) == ("find", {"id": 1})
+    assert find["result"]["output"] == "API output: none"
+    assert respond["action"]["type"] == "response"
+    search, _ = tree_of("fireact", records.FIREACT)["turns"]
+    assert (search["action"]["tool_name"], search["action"]["tool_args"]) == ("search", {"input": "Santa [Claus]"})
+    assert search["thought_process"] == ["Look it up."]
+
+
+def test_fireact_tells_the_reference_and_the_outcome_and_its_file_the_rest() -> None:
+    tree = tree_of("fireact", records.FIREACT_TEXT, SINGLE[5][2])
+    assert tree["task_context"]["reference_answer"] == "pole"
+    assert tree["task_context"]["task_status"] == "success"
+    assert tree["task_context"]["instructions"] == "Where does he live?"
+    assert tree["task_context"]["task_id"] == "fireact-hotpotqa-5"
+    assert tree["metadata"]["model"] == "llama_models_lora_llama-2-7b-d_1000"
+    assert tree["end_timestamp"] == "2023-09-19T00:49:36Z"
+    assert [turn["action"]["type"] for turn in tree["turns"]] == ["tool_call", "response"]
+
+
+def test_intercode_tells_the_reward_of_every_turn() -> None:
+    tree = tree_of("intercode", records.INTERCODE)
+    assert [turn["reward"] for turn in tree["turns"]] == [0.2, 0.1, 0]
+    assert [turn["result"]["success"] for turn in tree["turns"]] == [True, False, True]
+    assert {turn["action"]["tool_name"] for turn in tree["turns"]} == {"sql"}
+    assert tree["task_context"]["task_id"] == "ic_sql:ic_spider_dev:3"
+    assert (tree["task_context"]["task_status"], tree["task_context"]["completion_percentage"]) == ("partial", 20.0)
+    assert tree["metadata"]["model"] == "gpt-4"
+
+
+def test_intercode_tells_thoughts_and_its_files_and_directories_the_model() -> None:
+    react = tree_of("intercode", records.INTERCODE_REACT, origin("gpt-3.5/ic_bash_react_10_turns_fs_1.json"))
+    assert [turn["thought_process"] for turn in react["turns"]] == [["I look."], ["That is all."]]
+    human = tree_of("intercode", records.INTERCODE_HUMAN, origin("x/ic_sql_multiturn_human_10_turns.json"))
+    assert [turn["result"].get("output") for turn in human["turns"]] == ["('city',)", ""]
+    files = {
+        "gpt-3.5/ic_bash_react_10_turns_fs_1.json": "gpt-3.5",
+        "runs/ic_bash_react_10_turns_fs_1.json": "unknown",
+        "runs/ic_sql_multiturn_gpt-3.5-1_turns.json": "gpt-3.5",
+        "ctf/ic_ctf_gpt-4_25_turns.json": "gpt-4",
+        "x/ic_bash_multiturn_starchat_10_turns_fs_2.json": "starchat",
+        "x/ic_sql_plan_solve_refine_3_turns.json": "unknown",
+    }
+    told = {file: tree_of("intercode", records.INTERCODE, origin(file))["metadata"]["model"] for file in files}
+    assert told == files
+
+
+def test_swe_agent_tells_calls_times_tokens_and_cost() -> None:
+    tree = tree_of("swe-agent", records.SWE_AGENT)
+    look, submit = tree["turns"]
+    assert (look["action"]["tool_name"], look["action"]["tool_args"]) == ("open", {"path": "a.py"})
+    assert look["observation"]["content"] == "Fix the bug in a.py."
+    assert look["result"]["execution_time_ms"] == 500
+    assert (submit["action"]["tool_name"], submit["action"]["tool_args"]) == ("bash", {"command": "submit"})
+    assert submit["observation"]["content"] == "[File: a.py]"
+    assert submit["step"]["query"] == {"same": 2, "then": [{"role": "assistant", "content": "Let us look."}]}
+    assert tree["task_context"]["task_id"] == "a__b-1"
+    assert tree["task_context"]["instructions"] == "There is a bug."
+    assert "task_status" not in tree["task_context"]
+    assert (tree["metadata"]["model"], tree["metadata"]["total_tokens"]) == ("claude-3", 980)
+    assert tree["metadata"]["total_cost_usd"] == 0.75
+    assert (tree["start_timestamp"], tree["end_timestamp"]) == ("2025-12-08T11:59:58.250000Z", "2025-12-08T12:00:00Z")
+
+
+def test_a_run_of_swe_agent_that_ran_out_of_money_has_failed() -> None:
+    record = {**records.SWE_AGENT, "info": {"exit_status": "exit_cost"}}
+    assert tree_of("swe-agent", record)["task_context"]["task_status"] == "failed"
+
+
+def test_atif_tells_tokens_logprobs_and_what_must_not_be_trained_on() -> None:
+    tree = tree_of("atif", records.ATIF)
+    look, ask, none, summary, answer = tree["turns"]
+    assert look["sampling"] == {
+        "model_version": "gemini-2.5-flash",
+        "prompt_token_ids": [1, 2, 3],
+        "completion_token_ids": [4, 5],
+        "logprobs": [-0.5, -0.25],
+    }
+    assert look["observation"]["content"]["parts"][1]["source"]["path"] == "images/1.png"
+    assert ask["action"]["type"] == "subordinate_call"
+    assert [turn.get("is_copied_context", False) for turn in (look, none, summary, answer)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert tree["trajectory_id"] == records.ATIF["trajectory_id"]
+    assert (tree["agent_id"], tree["session_id"]) == ("terminus", "run-1")
+    assert (tree["metadata"]["total_tokens"], tree["metadata"]["total_cost_usd"]) == (1244, 0.5)
+    assert tree["task_context"]["completion_percentage"] == 50
+    assert (tree["start_timestamp"], tree["end_timestamp"]) == ("2025-10-11T10:30:00Z", "2025-10-11T10:30:02Z")
+
+
+def test_subagents_of_atif_are_trajectories_of_their_own() -> None:
+    parent, child = read("atif", records.ATIF_PARENT, origin())
+    assert child["metadata"]["parent_trajectory_id"] == parent["trajectory_id"]
+    assert child["session_id"] == parent["session_id"] == "run-1"
+    assert read("atif", written("atif", child), origin("x.json")) == [child]
+
+
+@pytest.mark.parametrize("version", [f"ATIF-v1.{minor}" for minor in range(9)])
+def test_the_least_that_a_version_of_atif_demands_is_enough(version: str) -> None:
+    steps = [{"step_id": 1, "source": "user", "message": "Hi"}, {"step_id": 2, "source": "agent", "message": "Ho"}]
+    record = {"schema_version": version, "session_id": "s", "agent": {"name": "a", "version": "1"}, "steps": steps}
+    tree = tree_of("atif", record)
+    assert [turn["action"]["raw_response"] for turn in tree["turns"]] == ["Ho"]
+    assert tree["metadata"]["model"] == "unknown"
+
+
+def test_the_six_spans_of_massgen_are_turns_thoughts_and_rewards() -> None:
+    tree = tree_of("massgen-traces", records.MASSGEN)
+    prompt, search, count, vote, content = tree["turns"]
+    assert prompt["thought_process"] == ["First think.", "Then answer."]
+    assert (prompt["observation"]["content"], prompt["action"]["raw_response"]) == ("What?", "This.")
+    assert search["result"] | {"said": None} == {
+        "success": True,
+        "output": {"parts": [1, 2]},
+        "execution_time_ms": 500.0,
+        "said": None,
+    }
+    assert search["rewards"][0]["reward"] == 1.0
+    assert (count["result"]["success"], count["result"]["error"]) == (False, "timed out")
+    assert (vote["action"]["tool_name"], vote["action"]["tool_args"]["voted_for"]) == ("vote", "agent_2")
+    assert (content["agent_id"], content["action"]["raw_response"]) == ("agent_2", "The answer.")
+    assert tree["metadata"]["coordination"] == {
+        "rounds": 2,
+        "restarts": 0,
+        "votes": [{"vote_for": "agent_2", "agent_id": "agent_1"}],
+    }
+    assert tree["trajectory_id"] == records.MASSGEN["trace_id"]
+    assert (tree["agent_id"], tree["metadata"]["total_tokens"]) == ("agent_1", 12)
+    assert (tree["task_context"]["task_status"], tree["task_context"]["reward"]) == ("success", 0.0)
+
+
+def test_a_trace_is_written_where_massgen_looks_for_it() -> None:
+    name_of = FORMATS["massgen-traces"].name_of
+    assert name_of(tree_of("massgen-traces", records.MASSGEN)) == (
+        "traces/20250109/agent_1/trace_0d9a2a5e-9f0e-4f43-8f4c-9d1c2b3a4d5e"
+    )
+    stray = tree_of("massgen-traces", {**records.MASSGEN_AS_SPECIFIED, "agent_id": "../../etc"})
+    assert ".." not in name_of(stray).split("/")
+
+
+def test_spans_tell_calls_tokens_and_the_reward_of_the_last_call() -> None:
+    tree = tree_of("lightning-spans", records.LIGHTNING)
+    call, answer = tree["turns"]
+    assert call["sampling"] == {"model_version": "qwen", "prompt_token_ids": [1, 2], "completion_token_ids": [3, 4]}
+    assert (call["action"]["tool_name"], call["action"]["tool_args"]) == ("sql", {"q": "select 1"})
+    assert call["result"]["output"] == "42"
+    assert (answer["action"]["raw_response"], answer["reward"]) == ("There are 42.", 1.0)
+    assert (tree["agent_id"], tree["session_id"]) == ("sql-writer", "ro-1")
+    assert (tree["task_context"]["task_status"], tree["metadata"]["temperature"]) == ("success", 0.7)
+
+
+def test_answers_that_a_prompt_brings_along_are_copied_context() -> None:
+    attributes = dict(records.LIGHTNING[3]["attributes"])
+    tree = tree_of("lightning-spans", [records.lightning_span(1, "openai.chat.completion", attributes)])
+    assert [turn.get("is_copied_context", False) for turn in tree["turns"]] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"agentlightning.reward.primary": 0.5},
+        {"reward": 0.5},
+        {"agentlightning.reward.0.value": 0.5, "agentlightning.reward.1.value": 0.1},
+    ],
+)
+def test_rewards_are_read_in_the_words_of_every_version(attributes: dict[str, Any]) -> None:
+    spans = [*records.LIGHTNING[:4], records.lightning_span(9, "agentlightning.reward", attributes)]
+    assert tree_of("lightning-spans", spans)["task_context"]["reward"] == 0.5
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+@pytest.mark.parametrize("record", [None, 3, "text", [], {}, [1], {"traj": [], "steps": [], "spans": []}])
+def test_what_is_no_record_of_a_format_is_refused_with_words(name: str, record: Any) -> None:
+    with pytest.raises(NotOfFormat, match=r".{20}"):
+        list(FORMATS[name].read(record, origin()))
+
+
+def test_a_conversation_in_which_nobody_answers_is_refused() -> None:
+    with pytest.raises(NotOfFormat, match="nothing in it that an agent wrote"):
+        list(FORMATS["openai-messages"].read({"messages": records.CONVERSATION[:2]}, origin()))

@@ -1,0 +1,234 @@
+"""Files and directories as they are: mixed, damaged, packed; every record is imported or kept with its reason."""
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl_pipeline.collection.formats import FORMATS, Importer, Refusal, RefusalFile
+from rl_pipeline.collection.formats.refusals import RefusalsNotKept
+from rl_pipeline.collection.formats.sources import NothingToImport
+from rl_pipeline.contracts import serialize
+from rl_pipeline_tests.collection.formats import records
+
+CHAT = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho ☂"}]}
+
+
+class Outcome:
+    """What an import found and refused."""
+
+    def __init__(self, *paths: Path, **how: Any) -> None:
+        self.refused: list[Refusal] = []
+        self.progress = 0
+        importer = Importer(refuse=self.refused.append, progress=self._on, **how)
+        self.found = list(importer.trajectories(paths))
+        self.report = importer.report
+
+    def _on(self, amount: int) -> None:
+        self.progress += amount
+
+    @property
+    def ids(self) -> list[str]:
+        return [found.trajectory.trajectory_id for found in self.found]
+
+    @property
+    def reasons(self) -> list[tuple[str, str]]:
+        return [(refusal.origin.place, refusal.reason) for refusal in self.refused]
+
+
+def lines(path: Path, *values: Any) -> Path:
+    path.write_text("".join(f"{value if isinstance(value, str) else json.dumps(value)}\n" for value in values))
+    return path
+
+
+def test_a_bad_line_holds_up_no_other(tmp_path: Path) -> None:
+    silent = {"messages": CHAT["messages"][:1]}
+    strange = {"poem": "roses"}
+    deep = '{"messages": [{"role": "assistant", "content": "x", "deep": ' + "[" * 70 + "]" * 70 + "}]}"
+    file = lines(tmp_path / "chats.jsonl", CHAT, "{", silent, "", strange, deep, "[[[", CHAT | {"id": "2"})
+    outcome = Outcome(file)
+    assert len(outcome.found) == 2
+    assert outcome.reasons == [
+        ("line 2", "not_json"),
+        ("line 3", "not_of_format"),
+        ("line 5", "unknown_format"),
+        ("line 6", "max_depth"),
+        ("line 7", "not_json"),
+    ]
+    assert outcome.report.refused == Counter(not_json=2, not_of_format=1, unknown_format=1, max_depth=1)
+    assert all(refusal.detail for refusal in outcome.refused)
+    assert outcome.progress == file.stat().st_size
+
+
+def test_halves_of_characters_and_numbers_that_are_none_are_mended_and_counted(tmp_path: Path) -> None:
+    said = '{"role": "assistant", "content": "\\udc80 \\ud83d\\ude00 \\ud83d"}'
+    outcome = Outcome(lines(tmp_path / "x.jsonl", f'{{"messages": [{said}], "score": NaN}}', CHAT))
+    assert outcome.refused == []
+    assert outcome.report.mended == 1
+    mended = outcome.found[0].trajectory
+    assert mended.turns[0].action.raw_response == "\ufffd 😀 \ufffd"
+    assert mended.metadata.model_extra is not None
+    assert mended.metadata.model_extra["source"]["score"] == "NaN"
+
+
+def test_a_file_imported_twice_has_the_same_ids_under_whatever_name(tmp_path: Path) -> None:
+    file = lines(tmp_path / "chats.jsonl", CHAT, CHAT | {"id": "2"})
+    copy = lines(tmp_path / "copy.ndjson", CHAT, CHAT | {"id": "2"})
+    assert Outcome(file).ids == Outcome(file).ids == Outcome(copy).ids
+    assert len(set(Outcome(file).ids)) == 2
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_json_of_every_shape_is_read(tmp_path: Path, indent: int | None) -> None:
+    shapes = {
+        "one.json": CHAT,
+        "array.json": [CHAT, CHAT | {"id": "2"}],
+        "conversation.json": CHAT["messages"],
+        "members.json": {"1": records.INTERCODE, "2": records.INTERCODE},
+        "fireact.json": {"1": records.FIREACT},
+        "results.json": [records.TAU, records.TAU_REACT],
+    }
+    for name, value in shapes.items():
+        (tmp_path / name).write_text(json.dumps(value, indent=indent))
+    counts = {name: len(Outcome(tmp_path / name).found) for name in shapes}
+    assert counts == {
+        "one.json": 1,
+        "array.json": 2,
+        "conversation.json": 1,
+        "members.json": 2,
+        "fireact.json": 1,
+        "results.json": 2,
+    }
+
+
+def test_packed_files_and_byte_order_marks_make_no_difference(tmp_path: Path) -> None:
+    text = f"{json.dumps(CHAT)}\n{json.dumps(CHAT | {'id': '2'})}\n".encode()
+    (tmp_path / "plain.jsonl").write_bytes(text)
+    (tmp_path / "marked.jsonl").write_bytes(b"\xef\xbb\xbf" + text)
+    (tmp_path / "packed.jsonl.gz").write_bytes(gzip.compress(text))
+    ids = [Outcome(tmp_path / name).ids for name in ("plain.jsonl", "marked.jsonl", "packed.jsonl.gz")]
+    assert ids[0] == ids[1] == ids[2]
+    (tmp_path / "damaged.jsonl.gz").write_bytes(gzip.compress(text * 1000)[:-20])
+    damaged = Outcome(tmp_path / "damaged.jsonl.gz")
+    assert damaged.reasons[-1] == ("", "unreadable")
+
+
+def test_a_directory_is_read_in_order_and_what_is_of_no_format_is_passed_over(tmp_path: Path) -> None:
+    traces = tmp_path / "rl_data" / "traces" / "20250109" / "agent_1"
+    traces.mkdir(parents=True)
+    (traces / "trace_abc123.json").write_text(json.dumps(records.MASSGEN_AS_SPECIFIED))
+    (traces / "trace_b.json").write_text(json.dumps(records.MASSGEN, indent=2))
+    index = tmp_path / "rl_data" / "metadata"
+    index.mkdir()
+    (index / "trace_index.json").write_text('{"traces": {}, "agents": {}}')
+    (tmp_path / "preds.json").write_text('{"a__b-1": {"model_patch": "diff"}}')
+    (tmp_path / "a.traj").write_text(json.dumps(records.SWE_AGENT))
+    (tmp_path / "notes.txt").write_text("no JSON")
+    (tmp_path / "refused.jsonl").write_text("{}\n")
+    outcome = Outcome(tmp_path)
+    assert [found.format_name for found in outcome.found] == ["swe-agent", "massgen-traces", "massgen-traces"]
+    assert [name.split("/")[-1] for name in outcome.report.passed_over] == ["preds.json"]
+    assert outcome.refused == []
+    only = Outcome(tmp_path, wanted=FORMATS["swe-agent"])
+    assert (len(only.found), len(only.report.passed_over), only.refused) == (1, 3, [])
+    named = Outcome(tmp_path / "preds.json")
+    assert named.reasons == [("", "unknown_format")]
+
+
+@pytest.mark.parametrize(("name", "told"), [("reward.txt", "0.5\n"), ("reward.json", '{"reward": 0.5, "style": 1}')])
+def test_the_verdict_of_harbors_verifier_is_read_beside_the_trajectory(tmp_path: Path, name: str, told: str) -> None:
+    for directory in ("agent", "verifier"):
+        (tmp_path / directory).mkdir()
+    silent = {part: value for part, value in records.ATIF.items() if part != "extra"}
+    (tmp_path / "agent" / "trajectory.json").write_text(json.dumps(silent))
+    assert Outcome(tmp_path).found[0].trajectory.task_context.task_status is None
+    (tmp_path / "verifier" / name).write_text(told)
+    (found,) = Outcome(tmp_path).found
+    assert (found.trajectory.task_context.task_status, found.trajectory.task_context.completion_percentage) == (
+        "partial",
+        50.0,
+    )
+    tree = json.loads(serialize(found.trajectory))
+    assert json.loads(json.dumps(list(FORMATS["atif"].write(tree))))[0]["extra"]["reward"] == 0.5
+
+
+def test_a_trajectory_of_the_contract_is_sent_to_publish(tmp_path: Path) -> None:
+    (refusal,) = Outcome(lines(tmp_path / "x.jsonl", {"trajectory_id": "a", "turns": []})).refused
+    assert "rl-pipeline publish" in refusal.detail
+
+
+def test_spans_of_several_rollouts_are_told_apart_however_they_are_mixed(tmp_path: Path) -> None:
+    other = [{**span, "rollout_id": "ro-2"} for span in records.LIGHTNING]
+    mixed = [span for pair in zip(records.LIGHTNING, reversed(other), strict=True) for span in pair]
+    outcome = Outcome(lines(tmp_path / "spans.jsonl", *mixed))
+    assert [found.trajectory.session_id for found in outcome.found] == ["ro-1", "ro-2"]
+    assert [len(found.trajectory.turns) for found in outcome.found] == [2, 2]
+
+
+def test_a_named_format_is_believed_and_a_named_model_used(tmp_path: Path) -> None:
+    file = lines(tmp_path / "x.jsonl", CHAT, records.TAU)
+    outcome = Outcome(file, wanted=FORMATS["openai-messages"], model="my-model")
+    assert [found.trajectory.metadata.model for found in outcome.found] == ["my-model"]
+    assert outcome.reasons == [("line 2", "not_of_format")]
+
+
+def test_structures_that_nobody_expects_are_refused_and_not_a_crash(tmp_path: Path) -> None:
+    broken = [
+        {"schema_version": "ATIF-v1.7", "agent": 3, "steps": [{"source": "agent", "tool_calls": [3], "metrics": []}]},
+        {"trajectory": [{"action": 1, "observation": 2}], "history": [3, "x"]},
+        {"turn_history": {"actions": {"a": 1}}, "summary": 3},
+        {"task_id": {}, "reward": "much", "info": 3, "traj": [{"role": "assistant", "tool_calls": [[]]}]},
+        {"trace_id": 3, "spans": [{"span_type": "tool", "arguments": 3}, 3]},
+        {"messages": [{"role": "assistant", "content": {"a": [1]}, "tool_calls": [{"function": 3}]}, "x"]},
+    ]
+    outcome = Outcome(lines(tmp_path / "broken.jsonl", *broken, CHAT))
+    assert len(outcome.found) + len(outcome.refused) == len(broken) + 1
+    assert outcome.found[-1].format_name == "openai-messages"
+
+
+def test_what_was_refused_is_kept_and_can_be_mended_and_tried_again(tmp_path: Path) -> None:
+    good = {"1": records.INTERCODE, "2": {**records.INTERCODE, "turn_history": {"actions": []}}}
+    file = tmp_path / "ic_sql_multiturn_gpt-4_10_turns.json"
+    file.write_text(json.dumps(good))
+    with RefusalFile(tmp_path / "refused.jsonl") as kept:
+        importer = Importer(refuse=kept.add)
+        assert len(list(importer.trajectories([file]))) == 1
+    assert kept.path == tmp_path / "refused.jsonl"
+    assert kept.path.stat().st_mode & 0o077 == 0
+    (line,) = map(json.loads, kept.path.read_text().splitlines())
+    assert line["record"] == good["2"]
+    assert line["source"]["key"] == "2"
+    assert (line["format"], line["reason"]) == ("intercode", "not_of_format")
+    assert Outcome(kept.path).reasons == [('key "2"', "not_of_format")]
+
+    line["record"]["turn_history"] = records.INTERCODE["turn_history"]
+    kept.path.write_text(json.dumps(line))
+    (mended,) = Outcome(kept.path).found
+    assert mended.trajectory.metadata.model == "gpt-4"
+    file.write_text(json.dumps({"1": records.INTERCODE, "2": line["record"]}))
+    assert Outcome(file).ids[1] == mended.trajectory.trajectory_id
+
+
+def test_a_text_that_is_no_json_is_kept_as_it_is(tmp_path: Path) -> None:
+    with RefusalFile(tmp_path / "refused.jsonl") as kept:
+        list(Importer(refuse=kept.add).trajectories([lines(tmp_path / "x.jsonl", CHAT, '{"messages": ', CHAT)]))
+    assert json.loads((tmp_path / "refused.jsonl").read_text())["text"] == '{"messages":'
+
+
+def test_without_refusals_the_file_before_stays_and_no_place_for_them_is_told(tmp_path: Path) -> None:
+    before = lines(tmp_path / "refused.jsonl", "before")
+    with RefusalFile(before):
+        pass
+    assert before.read_text() == "before\n"
+    with pytest.raises(RefusalsNotKept, match="--refused"), RefusalFile(tmp_path / "none" / "refused.jsonl") as kept:
+        kept.add(Refusal(records.origin(), None, "not_json", "mend it", text=""))
+
+
+def test_a_path_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(NothingToImport, match="name files or directories"):
+        Outcome(tmp_path / "nothing.json")
+    (tmp_path / "empty.jsonl").touch()
+    assert Outcome(tmp_path / "empty.jsonl").reasons == [("", "empty")]

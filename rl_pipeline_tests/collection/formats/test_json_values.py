@@ -1,0 +1,112 @@
+"""Values out of files that are larger than memory, broken off, or damaged in one place."""
+
+import io
+import json
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rl_pipeline.collection.formats import json_values
+from rl_pipeline.collection.formats.json_values import RawValue, raw_values, shape_of
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text('ab"\\\n{}[],: é😀', max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('a"\\é', max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def file_of(value: Any, **how: Any) -> io.BytesIO:
+    return io.BytesIO(json.dumps(value, **how).encode())
+
+
+def loaded(found: list[RawValue]) -> list[Any]:
+    return [json.loads(raw.text) for raw in found]
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(values, max_size=5), st.sampled_from([None, 1]), st.booleans(), st.sampled_from([1, 2, 7, 1 << 20]))
+def test_items_and_members_are_those_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch, items: list[Any], indent: int | None, ascii_only: bool, chunk: int
+) -> None:
+    monkeypatch.setattr(json_values, "_CHUNK", chunk)
+    how = {"indent": indent, "ensure_ascii": ascii_only}
+    assert loaded(list(raw_values(file_of(items, **how), "items"))) == items
+    members = {f'é"{number}\\': item for number, item in enumerate(items)}
+    found = list(raw_values(file_of(members, **how), "members"))
+    assert {raw.key: json.loads(raw.text) for raw in found} == members
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        (b'{"a": 1}', "whole"),
+        (b'{\n "a": [1]\n}\n', "whole"),
+        (b'{"a": 1}\n{"a": 2}\n', "lines"),
+        (b'{"a": "\\"{"}\n{"a": 2}\n', "lines"),
+        (b'\xef\xbb\xbf\n{"a": "}{"}\n\n[1]', "lines"),
+        (b'[{"a": 1},\n {"a": 2}]', "items"),
+        (b"[1]\n[2]\n", "lines"),
+        (b"", "whole"),
+    ],
+)
+def test_the_shape_of_a_file_is_seen_from_its_brackets(text: bytes, shape: str) -> None:
+    assert shape_of(io.BytesIO(text)) == shape
+
+
+def test_a_byte_order_mark_and_empty_lines_are_passed_over() -> None:
+    found = list(raw_values(io.BytesIO(b'\xef\xbb\xbf{"a": 1}\r\n\r\n{"a": 2}'), "lines"))
+    assert [(raw.place, raw.text) for raw in found] == [("line 1", b'{"a": 1}'), ("line 3", b'{"a": 2}')]
+
+
+@pytest.mark.parametrize("shape", ["items", "lines", "members"])
+def test_a_value_that_is_too_large_is_told_and_the_next_ones_follow(shape: Any) -> None:
+    large = {"text": "x" * 5_000_000}
+    content = {
+        "items": json.dumps([large, {"a": 1}]),
+        "members": json.dumps({"big": large, "small": {"a": 1}}),
+        "lines": f'{json.dumps(large)}\n{{"a": 1}}\n',
+    }[shape]
+    first, second = raw_values(io.BytesIO(content.encode()), shape, largest=1000)
+    assert (first.fault, first.text) == ("max_bytes", b"")
+    assert json.loads(second.text) == {"a": 1}
+
+
+def test_of_a_file_that_is_broken_off_the_whole_values_are_read() -> None:
+    content = json.dumps([{"a": 1}, {"a": 2}, {"a": 3}])
+    *whole, last = raw_values(io.BytesIO(content[:-5].encode()), "items")
+    assert loaded(whole) == [{"a": 1}, {"a": 2}]
+    assert (last.fault, last.place) == ("not_json", "after 3 values")
+
+
+def test_memory_does_not_grow_with_the_file() -> None:
+    class Endless(io.RawIOBase):
+        """An array of 200 MB, made while it is read."""
+
+        def __init__(self) -> None:
+            self._left = 2000
+            self._begun = False
+
+        def seek(self, *_: int) -> int:
+            return 0
+
+        def read(self, size: int = -1) -> bytes:
+            if size == 3 or not self._begun:
+                self._begun = size != 3
+                return b"[ " if self._begun else b"[  "[:size]
+            self._left -= 1
+            if self._left > 0:
+                return b'{"text": "' + b"x" * 100_000 + b'"},'
+            return b'{"text": ""}]' if self._left == 0 else b""
+
+    tracemalloc.start()
+    count = sum(1 for _ in raw_values(Endless(), "items"))  # type: ignore[arg-type]
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert count == 2000
+    assert most < 8_000_000
