@@ -5,7 +5,6 @@ from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import StrEnum
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,8 +12,6 @@ import typer
 from rl_pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import polars as pl
 
     from rl_pipeline.ingestion.dead_letters import DeadLetter
@@ -30,18 +27,22 @@ _NO_LIMIT = 2**62
 
 
 class Source(StrEnum):
-    """The streams whose messages can be refused."""
+    """Where something can be refused: the streams, and the files that are imported."""
 
     TRAJECTORIES = "trajectories"
     FEEDBACK = "feedback"
     TRAINING = "training"
+    IMPORTS = "imports"
 
 
-# Of feedback nothing but its digest is kept. The id of what was asked of training is its job's, if it names one.
+_WITHOUT_LEDGER = (Source.TRAINING, Source.IMPORTS)
+# Of feedback nothing but its digest is kept. The id of what was asked of training is its job's, if it names one; that
+# of a document from a file names the job, the file and the line.
 _MORE_OF_A_REFUSAL = {
     Source.TRAJECTORIES: "{size:>8} bytes  {message_id}",
     Source.FEEDBACK: "",
     Source.TRAINING: "{size:>8} bytes  {subject}  {message_id}",
+    Source.IMPORTS: "{size:>8} bytes  {message_id}",
 }
 
 OfStream = Annotated[Source, typer.Option("--stream", help="Of which messages.")]
@@ -94,9 +95,9 @@ def list_refused(
 
     settings = current_settings()
     narrowed: dict[str, Any] = {"reason": reason, "first": first, "last": last}
-    if source is Source.TRAINING:
+    if source in _WITHOUT_LEDGER:
         with open_stream(settings) as messages:
-            letters = list(islice(_refused_training(messages, **narrowed), limit))
+            letters = _letters(messages, _stream_of(source), **narrowed)[:limit]
         found = [asdict(letter) | {"stream_time": datetime.fromisoformat(letter.stream_time)} for letter in letters]
     else:
         with closing(open_warehouse(settings)) as tables:
@@ -135,6 +136,11 @@ def replay(
             "a refused request or cancellation of training is not replayed, for by now nobody may want it: see with "
             "`rl-pipeline dead-letters show SEQUENCE --stream training` what was wrong, and send it again: "
             "`rl-pipeline train`, which asks under a new id, or `rl-pipeline cancel JOB`"
+        )
+    if source is Source.IMPORTS:
+        raise PipelineError(
+            "what an import has refused stands in its file alone: see with `rl-pipeline dead-letters list --stream "
+            "imports` in which line, mend it, and ask for another job that imports the file"
         )
     settings = current_settings()
     rules = _rules(settings)
@@ -199,7 +205,7 @@ def erase(
     opt_out: Annotated[bool, typer.Option(help="Also never store anything of this user again.")] = False,
 ) -> None:
     """Remove a user's data everywhere, for good; needs the NATS admin account. Says which models learnt from it."""
-    from rl_pipeline.curation.forgetting import forget_erased
+    from rl_pipeline.curation.forgetting import datasets_with_erased, forget_erased
     from rl_pipeline.ingestion.erasure import erase_user
     from rl_pipeline.opening import (
         archive_objects,
@@ -209,9 +215,10 @@ def erase(
         open_raw_objects,
         open_stream,
         open_warehouse,
+        session_keys,
         training_directory,
     )
-    from rl_pipeline.stores.topology import FEEDBACK, TRAJECTORIES
+    from rl_pipeline.stores.topology import FEEDBACK, SERVING, TRAJECTORIES
 
     settings = current_settings()
     with open_stream(settings) as messages, closing(open_warehouse(settings)) as tables:
@@ -222,23 +229,26 @@ def erase(
             raw_objects=open_raw_objects(settings),
             archive_objects=archive_objects(settings).open(),
             keys=every_redaction_key(settings),
+            session_keys=session_keys(settings),
             trajectory_stream=TRAJECTORIES.name,
             feedback_stream=FEEDBACK.name,
+            serving_stream=SERVING.name,
             now=datetime.now(UTC),
             opt_out=opt_out,
         )
-        datasets = dataset_objects(settings).open()
-        forget_erased(tables, datasets, report.datasets, datetime.now(UTC), copies=training_directory(settings))
+        # Also what an erasure before this one has left, if it was broken off.
+        datasets = sorted({*report.datasets, *datasets_with_erased(tables)})
+        _tell_what_learnt(tables, datasets)
+        forget_erased(tables, dataset_objects(settings).open(), datetime.now(UTC), copies=training_directory(settings))
     typer.echo(
         f"erased {report.trajectories} trajectories, {report.archived} archived rows, {report.messages} messages, "
-        f"{report.claims} large payloads, {report.dead_letters} dead letters and {report.feedback} feedback messages"
+        f"{report.claims} large payloads, {report.dead_letters} dead letters, {report.feedback} feedback messages and "
+        f"{report.outcomes} outcomes of sessions"
     )
     if report.orphans:
         typer.echo(f"{report.orphans} repetitions by other users are ingested with what comes next")
-    for dataset in report.datasets:
+    for dataset in datasets:
         typer.echo(f"dataset {dataset} was made with this user's data, and has none of it any more")
-    for checkpoint in report.checkpoints:
-        typer.echo(f"checkpoint {checkpoint} has learnt from this user's data: decide whether to keep it")
     if report.unreadable_claims:
         raise PipelineError(
             f"{len(report.unreadable_claims)} messages refer to payloads that could not be read, the first is "
@@ -246,10 +256,29 @@ def erase(
         )
 
 
+def _tell_what_learnt(tables: "Warehouse", datasets: "list[str]") -> None:
+    """Say which checkpoints and which jobs the datasets have gone on to: before these are changed, for nobody can find
+    out afterwards."""
+    from rl_pipeline.ingestion.holding import checkpoints_of
+    from rl_pipeline.training.jobs.rows import unfinished_jobs
+
+    for checkpoint in checkpoints_of(tables, datasets):
+        typer.echo(f"checkpoint {checkpoint} has learnt from this user's data: decide whether to keep it")
+    of_jobs = {dataset.rpartition(".")[0] for dataset in datasets}
+    for job in unfinished_jobs(tables):
+        if job.job_id in of_jobs:
+            typer.echo(
+                f"job {job.job_id} ({job.state}) may have learnt from this user's data already, and loses its copy of "
+                f"it: `rl-pipeline cancel {job.job_id}` and ask again, or its next attempt goes on without the data"
+            )
+
+
 def _stream_of(source: Source) -> str:
+    from rl_pipeline.ingestion.importing import IMPORTS
     from rl_pipeline.stores.topology import FEEDBACK, TRAINING, TRAJECTORIES
 
-    return {Source.TRAJECTORIES: TRAJECTORIES, Source.FEEDBACK: FEEDBACK, Source.TRAINING: TRAINING}[source].name
+    streams = {Source.TRAJECTORIES: TRAJECTORIES, Source.FEEDBACK: FEEDBACK, Source.TRAINING: TRAINING}
+    return streams[source].name if source in streams else IMPORTS
 
 
 def _refused(tables: "Warehouse", source: Source, **narrowed: Any) -> "pl.DataFrame":
@@ -260,14 +289,14 @@ def _refused(tables: "Warehouse", source: Source, **narrowed: Any) -> "pl.DataFr
     return list_dead_letters(tables, _stream_of(source), ledger=ledger, **narrowed)
 
 
-def _refused_training(
-    messages: "JetStream", *, reason: str | None, first: int | None, last: int | None
-) -> "Iterator[DeadLetter]":
-    """The letters of refused requests and cancellations, the newest first: there is no ledger of these."""
+def _letters(
+    messages: "JetStream", stream: str, *, reason: str | None, first: int | None, last: int | None
+) -> "list[DeadLetter]":
+    """The letters of what is in no ledger, such as requests and cancellations, the newest first."""
     from rl_pipeline.ingestion.dead_letters import NoDeadLetter, show_dead_letter
 
-    stream = _stream_of(Source.TRAINING)
-    for sequence in sorted(_sequences_with_letters(messages, stream), reverse=True):
+    found = []
+    for sequence in _sequences_with_letters(messages, stream):
         if not (first or 0) <= sequence <= (last or _NO_LIMIT):
             continue
         try:
@@ -276,7 +305,8 @@ def _refused_training(
             # It aged out since JetStream told its subject.
             continue
         if reason in (None, letter.reason):
-            yield letter
+            found.append(letter)
+    return sorted(found, key=lambda letter: (letter.stream_time, letter.sequence), reverse=True)
 
 
 def _sequences_with_letters(messages: "JetStream", stream: str) -> set[int]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import polars as pl
 import pytest
 
 from rl_pipeline.cli import main
@@ -18,13 +19,17 @@ from rl_pipeline.contracts import serialize
 from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.ingestion.feedback_rows import FeedbackRow, write_feedback
 from rl_pipeline.ingestion.holding import hold_for_dataset
+from rl_pipeline.ingestion.importing import import_trajectories
 from rl_pipeline.redaction.policy import RedactionKey, RedactionPolicy
 from rl_pipeline.redaction.redactor import Redactor
 from rl_pipeline.redaction.rule import packaged_rules
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
+from rl_pipeline.stores.disk import DiskObjects
 from rl_pipeline.stores.jetstream import JetStream
-from rl_pipeline.training.cancelling import fetch_cancellations
-from rl_pipeline.training.requests import Defaults, accept_requests
+from rl_pipeline.training.jobs.cancelling import fetch_cancellations
+from rl_pipeline.training.jobs.job import Job
+from rl_pipeline.training.jobs.requests import Defaults, accept_requests
+from rl_pipeline.training.jobs.rows import write_job
 from rl_pipeline_tests.fixtures.ingest import REDACTION_KEY
 from rl_pipeline_tests.training.job_tables import wait_for_pending
 from rl_pipeline_tests.training.job_values import a_request
@@ -214,6 +219,40 @@ def test_refused_feedback_is_listed_shown_and_replayed_apart_from_trajectories(
     assert listed() == ["1"]
 
 
+def quick_policy() -> RedactionPolicy:
+    """Only the rules for addresses are on."""
+    version, _, key = REDACTION_KEY.partition(":")
+    off = frozenset(rule.id for rule in packaged_rules() if "email" not in rule.id)
+    return RedactionPolicy(RedactionKey(version, key.encode()), rules_off=off)
+
+
+def test_what_imports_have_refused_is_listed_with_its_place_and_never_replayed(
+    run: Run, stream: JetStream, warehouse: ClickHouseWarehouse, tmp_path: Path
+) -> None:
+    [one] = sample_trajectories(1, now=datetime(2026, 1, 1, tzinfo=UTC), randomness=Random(1))
+    for day, name in ((1, "a"), (2, "b")):
+        import_trajectories(
+            *([(f"{name}.jsonl", serialize(one) + b'\n{"trajectory_id": "ada@example.com"}')], stream, warehouse),
+            job_id="job",
+            raw_objects=lambda: DiskObjects(tmp_path),
+            policy=quick_policy(),
+            previous_keys=(),
+            now=datetime(2026, 2, day, tzinfo=UTC),
+        )
+    of_imports = ("--stream", "imports")
+    lines = [line.split() for line in run("dead-letters", "list", *of_imports).stdout.splitlines()]
+    assert [(line[2], line[5:]) for line in lines] == [
+        ("pattern", ["job", "b.jsonl:2"]),
+        ("pattern", ["job", "a.jsonl:2"]),
+    ]
+    letter = json.loads(run("dead-letters", "show", lines[0][0], *of_imports).stdout)
+    assert (letter["path"], letter["message_id"]) == ("trajectory_id", "job b.jsonl:2")
+    assert "ada@example.com" not in json.dumps(letter)
+    replayed = run("dead-letters", "replay", *of_imports)
+    assert (replayed.returncode, replayed.stderr.count("\n")) == (1, 1)
+    assert "ask for another job that imports the file" in replayed.stderr
+
+
 def test_refused_requests_and_cancellations_of_training_are_listed_and_shown_but_never_replayed(
     run: Run, stream: JetStream, warehouse: ClickHouseWarehouse
 ) -> None:
@@ -228,10 +267,7 @@ def test_refused_requests_and_cancellations_of_training_are_listed_and_shown_but
         stream.publish(subject, data, f"asked-{number}")
     wait_for_pending(stream, "training_requests", 2)
     wait_for_pending(stream, "training_cancellations", 1)
-    version, _, key = REDACTION_KEY.partition(":")
-    # Only the rules for addresses are on, to be quick.
-    off = frozenset(rule.id for rule in packaged_rules() if "email" not in rule.id)
-    redactor = Redactor(RedactionPolicy(RedactionKey(version, key.encode()), rules_off=off))
+    redactor = Redactor(quick_policy())
     arguments: dict[str, Any] = {"redactor": lambda: redactor, "now": datetime(2026, 2, 1, tzinfo=UTC)}
     assert fetch_cancellations(stream, **arguments) == []
     defaults = Defaults("rloo", "the-default")
@@ -275,7 +311,7 @@ def test_refused_requests_and_cancellations_of_training_are_listed_and_shown_but
 def test_dead_letters_of_a_stream_that_has_none_say_which_have(run: Run, command: tuple[str, ...]) -> None:
     refused = run("dead-letters", *command, "--stream", "rewards")
     assert refused.returncode == 2
-    for said in ("--stream", "rewards", "trajectories", "feedback", "training"):
+    for said in ("--stream", "rewards", "trajectories", "feedback", "training", "imports"):
         assert said in refused.stderr
 
 
@@ -294,6 +330,21 @@ def test_an_archived_day_comes_back_with_one_command(
     missing = run("archive", "restore", "2025-02-03")
     assert missing.returncode == 1
     assert "2025-02-03" in missing.stderr
+
+
+def test_erase_ends_what_an_erasure_before_it_has_left_and_names_who_trains_on_it(
+    run: Run, warehouse: ClickHouseWarehouse
+) -> None:
+    """The rows of the erased user are gone, and so is the way from them to their datasets."""
+    provenance = {"dataset_id": "job-1.r1", "trajectory_id": "erased before", "role": "scored", "split": "train"}
+    warehouse.insert("dataset_provenance", pl.DataFrame([provenance]))
+    warehouse.insert("checkpoint_datasets", pl.DataFrame([{"checkpoint_id": "job-1/final", "dataset_id": "job-1.r1"}]))
+    write_job(warehouse, Job.accepted(a_request("job-1"), through_sequence=0, now=datetime.now(UTC)))
+    erased = run("erase", "--user", "user-19")
+    assert erased.returncode == 0, erased.stderr
+    assert "dataset job-1.r1 was made with this user's data" in erased.stdout
+    assert "checkpoint job-1/final has learnt from" in erased.stdout
+    assert "`rl-pipeline cancel job-1` and ask again" in erased.stdout
 
 
 def test_erase_removes_a_user_and_names_what_learnt_from_them(

@@ -1,4 +1,4 @@
-"""How rows leave the tables of trajectories, rewards and feedback for good: out of every answer and every file."""
+"""How rows leave the tables for good: out of every answer and every file."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -31,6 +31,9 @@ _REWARD_TABLES = {
     "trajectory_signals": _ERASED,
 }
 """What was made of trajectories, and which rows of it go; the signals last, because they tell whose the others are."""
+
+# Done on every replica when it returns; each looks into the ledger or the tombstones, which they all have.
+_EVERYWHERE = {"mutations_sync": 2, "allow_nondeterministic_mutations": 1}
 
 # The ids of a query travel in its address, which has a limit.
 _IDS_PER_QUERY = 500
@@ -117,10 +120,17 @@ def _delete(warehouse: Warehouse, table: str, condition: str, users: Sequence[st
     warehouse.execute(
         f"ALTER TABLE {table} DELETE WHERE {condition}",
         _parameters(users, until),
-        # Done on every replica when it returns; each looks into the ledger, which they all have.
-        {"mutations_sync": 2, "allow_nondeterministic_mutations": 1},
+        _EVERYWHERE,
     )
     _remove_old_files(warehouse, table)
+
+
+def delete_where(warehouse: Warehouse, table: str, condition: str) -> None:
+    """Delete the rows of a table that a condition of ours is true of; their files are gone when this returns."""
+    # A mutation takes longer than a look.
+    if warehouse.query(f"SELECT 1 FROM {table} WHERE {condition} LIMIT 1").height:  # noqa: S608 - all of it is ours
+        warehouse.execute(f"ALTER TABLE {table} DELETE WHERE {condition}", {}, _EVERYWHERE)
+        _remove_old_files(warehouse, table)
 
 
 def _parameters(users: Sequence[str], until: datetime) -> dict[str, object]:

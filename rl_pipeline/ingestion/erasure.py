@@ -2,12 +2,13 @@
 
 The order survives a death at any point, and doing it again finishes it:
 
-1. The tombstones. From now on ingest, archive and restoration keep the user away.
+1. The tombstones. From now on ingest, archive and restoration keep the user away. The user's sessions at the gateways
+   get theirs before what tells of them is deleted.
 2. The ledger says `erased` of a sequence before anything of it is deleted, so no gap is ever unexplained; and whatever
    it says that of is deleted everywhere, so a deletion that was broken off is found again.
-3. Claim and message, feedback, dead letters, the archive, and last the rows by which all of these and the datasets are
-   found. The table of feedback is the ledger of its stream. Of the published rewards those go behind which no row
-   stands any more, whoever lost it and when.
+3. Claim and message, feedback, dead letters, the archive, the outcomes of sessions, and last the rows by which all of
+   these and the datasets are found. The table of feedback is the ledger of its stream. Of the published rewards those
+   go behind which no row stands any more, whoever lost it and when.
 4. What others have published of an erased trajectory is no duplicate of anything any more: ingest judges it anew.
 """
 
@@ -27,8 +28,9 @@ from rl_pipeline.ingestion.erased_rows import (
     delete_rows,
     trajectories_to_delete,
 )
+from rl_pipeline.ingestion.erased_sessions import ErasedSessions, erase_outcomes
 from rl_pipeline.ingestion.feedback_rows import erased_feedback, numbered_feedback, write_feedback
-from rl_pipeline.ingestion.holding import datasets_holding
+from rl_pipeline.ingestion.holding import checkpoints_of, datasets_holding
 from rl_pipeline.ingestion.judging import user_placeholders
 from rl_pipeline.ingestion.ledger import ERASED_REVISION, LedgerRow, forget_orphans, known_rows, write_rows
 from rl_pipeline.ingestion.ownership import ClaimUnreadable, MessageOwner, Ownership
@@ -54,6 +56,7 @@ POINTS = (
     "after_dead_letter",
     "after_ledger_of_archive",
     "after_archive",
+    "after_outcomes",
     "after_feedback_rows",
     "after_reward_rows",
     "after_rewards",
@@ -64,7 +67,7 @@ POINTS = (
 _BATCH_MESSAGES = 256
 # The ids of a query travel in its address, which has a limit.
 _IDS_PER_QUERY = 500
-_WHOSE_ROWS = ["stream", "sequence", "stream_time", "trajectory_id", "user"]
+_WHOSE_ROWS = ["stream", "sequence", "stream_time", "trajectory_id", "session_id", "user"]
 
 _log = logging.getLogger(__name__)
 
@@ -95,6 +98,8 @@ class ErasureReport:
     """Sequences whose claimed object is damaged, so that nobody can say whose they are."""
     orphans: int
     """Messages of others that repeat an erased trajectory: the next ingest judges them anew."""
+    outcomes: int
+    """What gateways told of the user's sessions."""
 
 
 def erase_user(
@@ -105,38 +110,49 @@ def erase_user(
     raw_objects: Objects,
     archive_objects: Objects,
     keys: Sequence[RedactionKey],
+    session_keys: Sequence[RedactionKey],
     trajectory_stream: str,
     feedback_stream: str,
+    serving_stream: str,
     now: datetime,
     opt_out: bool,
     reached: Callable[[str], None] = lambda _: None,
 ) -> ErasureReport:
     """Erase everything that was stored of the user until now; with `opt_out`, keep what comes later away as well.
 
-    `keys` are the current redaction key and all earlier ones, and those of the edge. Raises before anything is changed:
+    `keys` are the current redaction key and all earlier ones, and those of the edge; `session_keys` those under which
+    gateways stored sessions. Raises before anything is changed:
     `ErasureDenied`, unless the account of `messages` may delete; `RedactionKeyLost`, where rows are stored under a key
     that is not among them. `reached` hears the name of each of `POINTS`.
     """
     if not user_id.strip():
         raise InvalidUser("the id of the user is empty: name the user to erase")
-    _refuse_lesser_accounts(messages, (trajectory_stream, feedback_stream, DEAD_LETTER_STREAM, REWARD_STREAM))
+    _refuse_lesser_accounts(
+        messages, (trajectory_stream, feedback_stream, serving_stream, DEAD_LETTER_STREAM, REWARD_STREAM)
+    )
     refuse_unfindable(warehouse, keys, archived_since=now - ARCHIVED)
     placeholders = user_placeholders(user_id, keys)
     owner = MessageOwner({user_id, *placeholders}, raw_objects)
     # The stream's clock may be ahead of ours; the stores keep milliseconds.
     times = [now, *filter(None, (messages.state(name).last_time for name in (trajectory_stream, feedback_stream)))]
-    until = OPTED_OUT_UNTIL if opt_out else max(times) + timedelta(milliseconds=1)
+    lately = max(times) + timedelta(milliseconds=1)
+    until = OPTED_OUT_UNTIL if opt_out else lately
     write_tombstones(warehouse, placeholders, keys, now, until)
+    sessions = ErasedSessions(warehouse, session_keys, now, lately)
+    sessions.note([user_id], until)
+    sessions.note_rows(placeholders, until)
     reached("after_tombstone")
 
-    rows = _Rows(warehouse, placeholders, until, messages.state(trajectory_stream).first_sequence)
+    rows = _Rows(warehouse, placeholders, until, sessions, messages.state(trajectory_stream).first_sequence)
     rows.mark_in_ledger()
     reached("after_ledger_of_rows")
-    taken = _erase_trajectory_messages(messages, warehouse, raw_objects, owner, trajectory_stream, reached=reached)
-    feedback = _erase_feedback(messages, warehouse, owner, feedback_stream, reached)
+    taken = _erase_trajectory_messages(messages, rows, raw_objects, owner, trajectory_stream, reached=reached)
+    feedback = _erase_feedback(messages, rows, owner, feedback_stream, reached)
     dead_letters = _erase_dead_letters(messages, warehouse, ("trajectory_ledger", trajectory_stream), reached)
     dead_letters += _erase_dead_letters(messages, warehouse, ("trajectory_feedback", feedback_stream), reached)
     archived = _erase_archived(archive_objects, rows, reached)
+    outcomes = erase_outcomes(messages, warehouse, serving_stream)
+    reached("after_outcomes")
     trajectory_ids = trajectories_to_delete(warehouse, placeholders, until)
     datasets, checkpoints = _learnt_from(warehouse, trajectory_ids)
     # Once the rows are gone nobody can find these again.
@@ -161,6 +177,7 @@ def erase_user(
         checkpoints=checkpoints,
         unreadable_claims=tuple(taken.unreadable),
         orphans=orphans,
+        outcomes=outcomes,
     )
 
 
@@ -198,6 +215,7 @@ class _Rows:
     warehouse: Warehouse
     users: Sequence[str]
     until: datetime
+    sessions: ErasedSessions
     first_in_stream: int
 
     def mark_in_ledger(self) -> None:
@@ -219,7 +237,9 @@ class _Rows:
         """Mark those of the archive's rows that are the user's."""
         import polars as pl
 
-        self._mark(rows.filter(pl.col("user").is_in(list(self.users)) & (pl.col("stream_time") <= self.until)))
+        theirs = rows.filter(pl.col("user").is_in(list(self.users)) & (pl.col("stream_time") <= self.until))
+        self.sessions.note(theirs["session_id"].unique())
+        self._mark(theirs)
 
     def erased_sequences(self, rows: "pl.DataFrame") -> "pl.DataFrame":
         """Those of the rows' sequences that the ledger says are erased."""
@@ -266,7 +286,7 @@ class _Taken:
 
 def _erase_trajectory_messages(
     messages: Stream,
-    warehouse: Warehouse,
+    rows: _Rows,
     claims: Objects,
     owner: MessageOwner,
     stream: str,
@@ -276,7 +296,7 @@ def _erase_trajectory_messages(
     taken = _Taken(0, 0, [])
     state = messages.state(stream)
     for batch in messages.read(stream, state.first_sequence, state.last_sequence, _BATCH_MESSAGES):
-        known = known_rows(warehouse, stream, batch[0].sequence, batch[-1].sequence)
+        known = known_rows(rows.warehouse, stream, batch[0].sequence, batch[-1].sequence)
         theirs: list[tuple[StoredMessage, str | None]] = []
         for message in batch:
             is_marked = message.sequence in known and known[message.sequence].revision == ERASED_REVISION
@@ -287,7 +307,8 @@ def _erase_trajectory_messages(
                 found = Ownership(False, unreadable.key)
             if found.is_theirs or is_marked:
                 theirs.append((message, found.claim))
-        write_rows(warehouse, stream, [_erased_row(message.sequence, message.time) for message, _ in theirs])
+        rows.sessions.note_messages(message for message, _ in theirs)
+        write_rows(rows.warehouse, stream, [_erased_row(message.sequence, message.time) for message, _ in theirs])
         if theirs:
             reached("after_ledger")
         for message, claim in theirs:
@@ -333,15 +354,16 @@ def _erase_dead_letters(
 
 
 def _erase_feedback(
-    messages: Stream, warehouse: Warehouse, owner: MessageOwner, stream: str, reached: Callable[[str], None]
+    messages: Stream, rows: _Rows, owner: MessageOwner, stream: str, reached: Callable[[str], None]
 ) -> int:
     erased = 0
     state = messages.state(stream)
     for batch in messages.read(stream, state.first_sequence, state.last_sequence, _BATCH_MESSAGES):
         theirs = [message for message in batch if owner.owns(message.subject, message.data)]
-        numbered = numbered_feedback(warehouse, stream, [message.sequence for message in theirs])
-        rows = [erased_feedback(said.sequence, said.time, *numbered.get(said.sequence, ())) for said in theirs]
-        write_feedback(warehouse, stream, rows)
+        rows.sessions.note_messages(theirs)
+        numbered = numbered_feedback(rows.warehouse, stream, [message.sequence for message in theirs])
+        said = [erased_feedback(each.sequence, each.time, *numbered.get(each.sequence, ())) for each in theirs]
+        write_feedback(rows.warehouse, stream, said)
         for message in theirs:
             erased += messages.erase(stream, message.sequence)
             reached("after_feedback")
@@ -384,11 +406,4 @@ def _learnt_from(warehouse: Warehouse, trajectory_ids: Sequence[str]) -> tuple[t
     """The datasets that hold any of the trajectories, and the checkpoints that learnt from those."""
     holding = datasets_holding(warehouse, trajectory_ids)
     datasets = sorted({dataset for found in holding.values() for dataset in found})
-    checkpoints = warehouse.query(
-        """
-        SELECT DISTINCT checkpoint_id FROM checkpoint_datasets
-        WHERE dataset_id IN {datasets:Array(String)} ORDER BY checkpoint_id
-        """,
-        {"datasets": datasets},
-    )
-    return tuple(datasets), tuple(checkpoints["checkpoint_id"])
+    return tuple(datasets), checkpoints_of(warehouse, datasets)

@@ -31,16 +31,20 @@ def hold_for_dataset(warehouse: Warehouse, dataset_id: str, trajectory_ids: Iter
     )
 
 
-def release_dataset(warehouse: Warehouse, dataset_id: str) -> None:
-    """Let the dataset's trajectories expire, except those that another dataset holds. Doing it again is harmless.
+def release_from_dataset(warehouse: Warehouse, dataset_id: str, trajectory_ids: Sequence[str]) -> None:
+    """Let these trajectories of the dataset expire, except those that another holds. Doing it again is harmless.
 
     What is past its time already is gone soon afterwards.
     """
-    warehouse.execute(
-        "ALTER TABLE dataset_trajectories DELETE WHERE dataset_id = {dataset:String}",
-        {"dataset": dataset_id},
-        _MUTATION,
-    )
+    for start in range(0, len(trajectory_ids), _IDS_PER_QUERY):
+        warehouse.execute(
+            """
+            ALTER TABLE dataset_trajectories DELETE
+            WHERE dataset_id = {dataset:String} AND trajectory_id IN {ids:Array(String)}
+            """,
+            {"dataset": dataset_id, "ids": list(trajectory_ids[start : start + _IDS_PER_QUERY])},
+            _MUTATION,
+        )
     # Of every dataset, so that it also mends a release that was broken off.
     warehouse.execute(
         """
@@ -49,6 +53,27 @@ def release_dataset(warehouse: Warehouse, dataset_id: str) -> None:
         """,
         settings=_MUTATION,
     )
+
+
+def held_by(warehouse: Warehouse, dataset_id: str) -> list[str]:
+    """The trajectories that the dataset holds."""
+    found = warehouse.query(
+        "SELECT DISTINCT trajectory_id FROM dataset_trajectories WHERE dataset_id = {dataset:String}",
+        {"dataset": dataset_id},
+    )
+    return sorted(found["trajectory_id"])
+
+
+def checkpoints_of(warehouse: Warehouse, dataset_ids: Sequence[str]) -> tuple[str, ...]:
+    """The checkpoints that learnt from any of the datasets."""
+    found = warehouse.query(
+        """
+        SELECT DISTINCT checkpoint_id FROM checkpoint_datasets
+        WHERE dataset_id IN {datasets:Array(String)} ORDER BY checkpoint_id
+        """,
+        {"datasets": list(dataset_ids)},
+    )
+    return tuple(found["checkpoint_id"])
 
 
 def datasets_holding(warehouse: Warehouse, trajectory_ids: Sequence[str]) -> Mapping[str, tuple[str, ...]]:

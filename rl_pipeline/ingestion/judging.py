@@ -10,7 +10,7 @@ number stays there, because it mostly means something else; and one that is also
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -116,11 +116,7 @@ def judge(
     try:
         stored = _stored(trajectory, tree, users, redactor, keys[0])
     except SensitiveKey:
-        advice = (
-            "name fields for what they hold: a field's name is kept as it is, and this one holds something sensitive"
-        )
-        error = ContractError("sensitive_key", "$", "object", advice)
-        return _refused(message, redactor, keys, error, users)
+        return _refused(message, redactor, keys, sensitive_key(), users)
     except ContractError as broken:
         advice = "leave out what had to be replaced by a placeholder there"
         error = ContractError("redaction_broke_contract", broken.path, broken.value_type, advice)
@@ -136,6 +132,12 @@ def judge(
     )
 
 
+def sensitive_key() -> ContractError:
+    """Why something is refused that cannot be redacted."""
+    advice = "name fields for what they hold: a field's name is kept as it is, and this one holds something sensitive"
+    return ContractError("sensitive_key", "$", "object", advice)
+
+
 def user_placeholders(user_id: str, keys: Sequence[RedactionKey]) -> tuple[str, ...]:
     """What stands for a user under each of the keys; an id that the edge has replaced already stands for itself."""
     if PLACEHOLDER.fullmatch(user_id):
@@ -143,7 +145,7 @@ def user_placeholders(user_id: str, keys: Sequence[RedactionKey]) -> tuple[str, 
     return tuple(placeholder(key, "USER", user_id.encode("utf-8", "surrogatepass")) for key in keys)
 
 
-def is_erased(users: Sequence[str], stream_time: datetime, erasures: Erasures) -> bool:
+def is_erased(users: Iterable[str], stream_time: datetime, erasures: Erasures) -> bool:
     """Whether a message that the stream stored then belongs to a user who was erased."""
     return any(user in erasures and stream_time <= erasures[user] for user in users)
 

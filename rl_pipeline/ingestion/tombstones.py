@@ -25,11 +25,16 @@ def key_name(key: RedactionKey) -> str:
 def write_tombstones(
     warehouse: Warehouse, users: Sequence[str], keys: Sequence[RedactionKey], now: datetime, until: datetime
 ) -> None:
-    """Write a user's tombstones, one for each placeholder: whichever of the keys somebody has, they find one."""
+    """Write a user's tombstones, one for each placeholder: whichever of the keys somebody has, they find one.
+
+    A user's sessions have tombstones too. Those name no keys: whoever has the key of a session has its outcome.
+    """
     import polars as pl
 
     rows = pl.DataFrame({"user": users}).with_columns(
-        keys=pl.lit([key_name(key) for key in keys]), erased_at=pl.lit(now), covers_until=pl.lit(until)
+        keys=pl.lit([key_name(key) for key in keys], pl.List(pl.String)),
+        erased_at=pl.lit(now),
+        covers_until=pl.lit(until),
     )
     warehouse.insert("erasures", rows)
 

@@ -78,10 +78,13 @@ class Redactor:
             raise PipelineError(f"no kind {kind}: use one of {', '.join(sorted(KINDS))}")
         return placeholder(self._key, kind, encoded(value))
 
-    def redact(self, tree: Any, known: Mapping[str, str] = _NOTHING_KNOWN) -> Redacted:
+    def redact(
+        self, tree: Any, known: Mapping[str, str] = _NOTHING_KNOWN, *, memory: Knowledge | None = None
+    ) -> Redacted:
         """The tree with placeholders; `known` are further values of this tree with their kinds, as its user's id.
 
-        Raises `SensitiveKey` where the name of a field would have to change.
+        A tree that comes in parts has one `memory` for all of them: what was found in one is found in the others, and
+        `known` is what the memory was made with. Raises `SensitiveKey` where the name of a field would have to change.
         """
         leaves = Leaves(tree, self._names)
         new_names = list(leaves.new_names)
@@ -95,12 +98,12 @@ class Redactor:
                 raise SensitiveKey
             self._names.add(new_names)
             passage = Passage(leaves.texts)
-        if not (found or leaves.fields or known):
+        knowledge = Knowledge(known) if memory is None else memory
+        if not (found or leaves.fields or known or knowledge.looked_for):
             return Redacted(tree, {})
-        knowledge = Knowledge(known)
         found += self._fit(passage, knowledge.known_in)
         texts, fields = dict[int, str](), dict[tuple[int, str | int], str]()
-        if found or leaves.fields:
+        if found or leaves.fields or knowledge.looked_for:
             rewriting = Rewriting(self._key, self._allowed, knowledge, self._with(knowledge.known_in, _in_quotes))
             texts, fields = rewriting.tree(passage, found, leaves.fields)
         if knowledge.is_in_names(leaves.all_names()):

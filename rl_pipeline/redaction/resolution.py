@@ -1,6 +1,6 @@
 """From findings that may overlap to the values that are replaced, and what one call knows of them.
 
-Nothing of it outlives the call.
+Nothing of it outlives the call, but for a tree that comes in parts.
 """
 
 import json
@@ -68,6 +68,11 @@ class Knowledge:
         self._looked_for: dict[bytes, Source] = {}
         self._anywhere: set[bytes] = set()
         self._plain: dict[bytes, bytes] = {}
+
+    @property
+    def looked_for(self) -> int:
+        """How many spellings of values are looked for elsewhere, too."""
+        return len(self._looked_for)
 
     def known_in(self, passage: Passage) -> Iterator[Finding]:
         """Where the known values lie: everywhere if distinctive, else only where they are a whole text."""

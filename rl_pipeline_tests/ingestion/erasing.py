@@ -26,6 +26,7 @@ FAYE = "erin-77"  # whose id begins with Erin's
 FEEDBACK = "agent.rl.feedback.v1"
 # All but one, to be quick: who a message belongs to is not the rules' matter.
 RULES_OFF = frozenset(rule.id for rule in packaged_rules()[1:])
+SESSION_KEY = RedactionKey("v1", b"a key of gateways, for tests alone")
 SOME_DIGITS = "0123456789abcdef"
 
 
@@ -55,8 +56,10 @@ class Erasing:
             warehouse=self.warehouse,
             raw_objects=self.claims,
             archive_objects=self.archive,
+            session_keys=[SESSION_KEY],
             trajectory_stream=STREAM,
             feedback_stream="RL_FEEDBACK",
+            serving_stream="RL_SERVING",
             **given | options,
         )
 

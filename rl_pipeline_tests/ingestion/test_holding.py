@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from rl_pipeline.ingestion.holding import datasets_holding, hold_for_dataset, release_dataset
+from rl_pipeline.ingestion.holding import datasets_holding, hold_for_dataset, release_from_dataset
 from rl_pipeline.stores.warehouse import Warehouse
 from rl_pipeline_tests.ingestion.stored_rows import NOW, expire, rows, stored
 
@@ -38,8 +38,8 @@ def test_a_released_dataset_lets_go_what_no_other_dataset_holds(warehouse: Wareh
     one, two, three = ids(warehouse)
     hold_for_dataset(warehouse, "dataset-1", [one, two])
     hold_for_dataset(warehouse, "dataset-2", [two, three])
-    release_dataset(warehouse, "dataset-1")
-    release_dataset(warehouse, "dataset-1")
+    release_from_dataset(warehouse, "dataset-1", [one, two])
+    release_from_dataset(warehouse, "dataset-1", [one, two])
     assert list(stored(warehouse)["held"]) == [False, True, True]
     expire(warehouse, [1, 2, 3])
     assert sequences(warehouse) == [2, 3]

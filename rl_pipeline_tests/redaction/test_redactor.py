@@ -12,6 +12,7 @@ from rl_pipeline.errors import PipelineError
 from rl_pipeline.redaction import scanner
 from rl_pipeline.redaction.policy import InvalidPolicy, RedactionKey, RedactionPolicy
 from rl_pipeline.redaction.redactor import PLACEHOLDER, Redactor, SensitiveKey
+from rl_pipeline.redaction.resolution import Knowledge
 from rl_pipeline.redaction.rule import Rule, parse_rules
 
 KEY = RedactionKey.parse("v1:" + "k" * 32)
@@ -204,6 +205,21 @@ def test_very_many_values_are_still_found_again() -> None:
     redacted = json.dumps(redactor().redact(tree).tree)
     assert "person" not in redacted
     assert len(set(PLACEHOLDER.findall(redacted))) == 3000
+
+
+def test_a_tree_that_comes_in_parts_is_redacted_as_a_whole_once_all_parts_are_known() -> None:
+    parts: list[Any] = [
+        "it is Zq91xHunter2 I hear",
+        "try http://ada:Zq91xHunter2@host",
+        {"token": "Zq91xHunter2 x"},
+        "-",
+    ]
+    tool, memory = redactor(), Knowledge({})
+    first = [tool.redact(part, memory=memory).tree for part in parts]
+    assert "Zq91xHunter2" in first[0], "nothing has given it away yet"
+    again = [tool.redact(part, memory=memory).tree for part in first]
+    assert again == tool.redact(parts).tree
+    assert tool.redact(parts[0]).tree == parts[0], "another tree knows nothing of it"
 
 
 def test_one_value_has_one_kind_in_a_tree() -> None:
