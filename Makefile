@@ -20,8 +20,8 @@ demo: $(VENV)/ready  ## run the loop on embedded servers and show what happened
 up: $(VENV)/ready  ## start the embedded stack with the Dagster UI; Ctrl-C stops it
 	$(BIN)/rl-pipeline up
 
-soak: $(VENV)/ready  ## run the fault and statistics suites at their full counts, into docs/soak.md
-	$(BIN)/python -m rl_pipeline_tests.soak
+soak: $(VENV)/ready  ## run the fault and statistics suites, or SUITES, at their full counts, into docs/soak.md
+	$(BIN)/python -m rl_pipeline_tests.soak $(SUITES)
 
 lint: $(VENV)/ready  ## format, lint, types, and the edges between the packages
 	$(BIN)/ruff format --check .

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rl_pipeline.deployment_commands import deployment, explain
 from rl_pipeline.errors import PipelineError
+from rl_pipeline.format_commands import export, import_files
 from rl_pipeline.ingestion_commands import archive, dead_letters, erase, ingest
 from rl_pipeline.reward_commands import probe_rewards, rescore
+from rl_pipeline.serving_commands import gateway, watchdog
 from rl_pipeline.training_commands import cancel, jobs, train
 
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ warehouse = typer.Typer(no_args_is_help=True, help="The ClickHouse tables.")
 app.add_typer(contracts, name="contracts")
 app.add_typer(streams, name="streams")
 app.add_typer(warehouse, name="warehouse")
+app.command("import")(import_files)
+app.command()(export)
 app.command()(ingest)
 app.add_typer(dead_letters, name="dead-letters")
 app.add_typer(archive, name="archive")
@@ -43,6 +48,10 @@ app.command("probe-rewards")(probe_rewards)
 app.command()(train)
 app.command()(cancel)
 app.command()(jobs)
+app.command()(gateway)
+app.command()(watchdog)
+app.add_typer(deployment, name="deployment")
+app.command()(explain)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The lineage, top to bottom: so far from the trajectory stream to policy checkpoints."""
+"""The lineage, top to bottom: from the trajectory stream to deployed models."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,18 +6,23 @@ from typing import Any
 import dagster as dg
 
 from rl_pipeline.assets.curated_datasets import curated_datasets
+from rl_pipeline.assets.deployed_models import deployed_models
 from rl_pipeline.assets.policy_checkpoints import policy_checkpoints
 from rl_pipeline.assets.redacted_trajectories import raw_and_redacted_trajectories, trajectories_are_ingested_in_time
 from rl_pipeline.assets.trajectory_rewards import known_tricks_do_not_pay, trajectory_rewards
 from rl_pipeline.assets.trajectory_stream import trajectory_stream
+from rl_pipeline.assets.validation_reports import validation_reports
 from rl_pipeline.automation.archiving import archive_at_night, archive_trajectories
 from rl_pipeline.automation.checkpoint_retention import prune_at_night, prune_checkpoints
+from rl_pipeline.automation.checkpoints_to_validate import checkpoints_to_validate, release_policy
 from rl_pipeline.automation.imports import import_trajectories
 from rl_pipeline.automation.rewards_due import rewards_due, score_trajectories
+from rl_pipeline.automation.rollout_under_way import rollout_under_way
 from rl_pipeline.automation.training_due import training_due, training_schedule
 from rl_pipeline.automation.training_requested import train_policy, training_requested
 from rl_pipeline.automation.trajectories_waiting import ingest_trajectories, trajectories_waiting
-from rl_pipeline.opening import training_directory
+from rl_pipeline.opening import traffic_directory, training_directory
+from rl_pipeline.resources.deployment import DeploymentResource
 from rl_pipeline.resources.ingest import IngestResource
 from rl_pipeline.resources.objects import ObjectsResource
 from rl_pipeline.resources.rewards import RewardsResource
@@ -37,6 +42,8 @@ def build_definitions(overrides: Mapping[str, Any] | None = None) -> dg.Definiti
             trajectory_rewards,
             curated_datasets,
             policy_checkpoints,
+            validation_reports,
+            deployed_models,
         ],
         asset_checks=[trajectories_are_ingested_in_time, known_tricks_do_not_pay],
         jobs=[
@@ -46,8 +53,16 @@ def build_definitions(overrides: Mapping[str, Any] | None = None) -> dg.Definiti
             import_trajectories,
             train_policy,
             prune_checkpoints,
+            release_policy,
         ],
-        sensors=[trajectories_waiting, rewards_due, training_due, training_requested],
+        sensors=[
+            trajectories_waiting,
+            rewards_due,
+            training_due,
+            training_requested,
+            checkpoints_to_validate,
+            rollout_under_way,
+        ],
         schedules=[archive_at_night, training_schedule(settings.rl_schedule_cron), prune_at_night],
         resources={**resources_from(settings), **(overrides or {})},
         # A step in a process of its own costs seconds of start-up and gains nothing here.
@@ -86,6 +101,7 @@ def resources_from(settings: Settings) -> dict[str, Any]:
             configuration_file=str(settings.reward_configuration_file) if settings.reward_configuration_file else None,
         ),
         "training": _training(settings),
+        "deployment": _deployment(settings),
         "model_objects": ObjectsResource(url=settings.model_storage_path, endpoint_url=settings.s3_endpoint_url),
     }
 
@@ -98,8 +114,14 @@ def _training(settings: Settings) -> TrainingResource:
         threshold=settings.rl_training_threshold,
         min_new=settings.rl_training_min_new,
         degradation_drop=settings.rl_degradation_drop,
+        sample_size=settings.rl_training_sample_size,
+        last_days=settings.rl_training_last_days,
+        min_reward=settings.rl_training_min_reward,
+        domain_shares=settings.domain_shares,
+        literal_filter=settings.rl_training_literal_filter,
         work_directory=str(training_directory(settings)),
         import_directory=str(settings.training_import_directory or home / "imports"),
+        import_prefixes=settings.import_prefixes,
         model_directory=str(settings.model_directory or home / "models"),
         processes=settings.training_processes,
         hostfile=str(settings.training_hostfile) if settings.training_hostfile else None,
@@ -112,6 +134,30 @@ def _training(settings: Settings) -> TrainingResource:
         public_keys=settings.checkpoint_public_keys or "",
         objects_url=settings.trajectory_storage_path,
         objects_endpoint_url=settings.s3_endpoint_url,
+    )
+
+
+def _deployment(settings: Settings) -> DeploymentResource:
+    return DeploymentResource(
+        gateways=settings.gateway_addresses,
+        admin_token=dg.EnvVar("TENSORZERO_ADMIN_TOKEN") if settings.tensorzero_admin_token else "",
+        session_key=dg.EnvVar("GATEWAY_SESSION_KEY") if settings.gateway_session_key else "",
+        session_idle_seconds=settings.gateway_session_idle_seconds,
+        traffic_controller=settings.traffic_controller,
+        traffic_command=settings.traffic_command,
+        traffic_directory=str(traffic_directory(settings)),
+        initial_traffic=settings.canary_initial_traffic,
+        ramp_hours=settings.canary_ramp_hours,
+        step_samples=list(settings.step_samples),
+        bake_hours=settings.canary_bake_hours,
+        rule=settings.rollout_rule,
+        needs_approval=settings.rollout_approval,
+        error_rate=settings.rollback_error_threshold,
+        reward_drop=-settings.rollback_reward_threshold,
+        endpoint=settings.serving_endpoint,
+        suites=str(settings.validation_suites) if settings.validation_suites else None,
+        items=settings.validation_items,
+        work_directory=str(settings.rl_pipeline_home.absolute() / "validation"),
     )
 
 

@@ -1,5 +1,7 @@
 """From settings to open stores, for whoever starts from the environment: the commands, the tools, the demo."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,13 @@ from rl_pipeline.stores.object_addresses import ObjectsAddress
 from rl_pipeline.stores.objects import Objects
 
 if TYPE_CHECKING:
+    from rl_pipeline.deployment.admission import RolloutTerms
+    from rl_pipeline.deployment.desk import Desk
+    from rl_pipeline.deployment.limits import Limits
+    from rl_pipeline.deployment.traffic import TrafficController
+    from rl_pipeline.serving.traffic.choosing import TrafficChoice
     from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
+    from rl_pipeline.training.plans.base_models import BaseModels
 
 
 def current_settings() -> Settings:
@@ -25,13 +33,18 @@ def current_settings() -> Settings:
     return settings_of_running_stack(settings, record) if record else settings
 
 
-def open_stream(settings: Settings) -> JetStream:
-    """Connect to NATS; the caller closes it. Raises `StreamUnavailable` or `StreamDenied`."""
+def open_stream(settings: Settings, *, patience_seconds: float = 30.0) -> JetStream:
+    """Connect to NATS; the caller closes it. Raises `StreamUnavailable` or `StreamDenied`.
+
+    A call outlasts a restart of the server by `patience_seconds`.
+    """
     return JetStream.connect(
         settings.nats_url,
         user=settings.nats_user,
         password=_secret(settings.nats_password),
         credentials_file=settings.nats_credentials_file,
+        connect_seconds=min(5.0, patience_seconds),
+        patience_seconds=patience_seconds,
     )
 
 
@@ -67,6 +80,99 @@ def training_directory(settings: Settings) -> Path:
     return settings.training_work_directory or settings.rl_pipeline_home.absolute() / "training"
 
 
+def model_objects(settings: Settings) -> ObjectsAddress:
+    """Where checkpoints lie."""
+    return ObjectsAddress(settings.model_storage_path, settings.s3_endpoint_url)
+
+
+def base_models(settings: Settings) -> "BaseModels":
+    """Where base models are found."""
+    from rl_pipeline.training.checkpoints.signing import PublicKeys
+    from rl_pipeline.training.plans.base_models import BaseModels
+
+    return BaseModels(
+        directory=settings.model_directory or settings.rl_pipeline_home.absolute() / "models",
+        open_objects=lambda url: ObjectsAddress(url, settings.s3_endpoint_url).open(),
+        public_keys=PublicKeys.parse(settings.checkpoint_public_keys or ""),
+    )
+
+
+def traffic_directory(settings: Settings) -> Path:
+    """Where TensorZero, or whoever asks a backend directly, is told what to serve."""
+    return settings.rl_pipeline_home.absolute() / "traffic"
+
+
+def traffic_choice(settings: Settings) -> "TrafficChoice":
+    """What splits the traffic here."""
+    from rl_pipeline.serving.traffic.choosing import TrafficChoice
+
+    return TrafficChoice(
+        settings.traffic_controller,
+        settings.gateway_addresses,
+        _secret(settings.tensorzero_admin_token) or "",
+        traffic_directory(settings),
+        settings.traffic_command,
+        settings.serving_endpoint,
+    )
+
+
+def open_traffic(settings: Settings) -> "TrafficController":
+    """What splits the traffic; it is reached when it is asked."""
+    return traffic_choice(settings).open()
+
+
+@contextmanager
+def open_desk(settings: Settings, *, patience_seconds: float = 5.0) -> Iterator["Desk"]:
+    """Where the desired state is changed. NATS and ClickHouse are reached when asked: a fence needs neither."""
+    from rl_pipeline.deployment.announcing import announcer
+    from rl_pipeline.deployment.audit import Unannounced, WarehouseAudit
+    from rl_pipeline.deployment.desk import Desk
+    from rl_pipeline.stores.connecting_states import ConnectingStates
+    from rl_pipeline.stores.jetstream_desired_state import JetStreamDesiredStates
+    from rl_pipeline.stores.late_warehouse import LateWarehouse
+
+    choice = traffic_choice(settings)
+    connected: list[JetStream] = []
+    with ExitStack() as opened:
+
+        def stream() -> JetStream:
+            if not connected:
+                connected.append(opened.enter_context(open_stream(settings, patience_seconds=patience_seconds)))
+            return connected[0]
+
+        def announce(due: Unannounced) -> None:
+            announcer(stream(), choice.place())(due)
+
+        late = LateWarehouse(lambda: open_warehouse(settings), settings.clickhouse_database)
+        tables = opened.enter_context(closing(late))
+        states = ConnectingStates(lambda: JetStreamDesiredStates(stream()))
+        yield Desk(states, choice.open(), WarehouseAudit(tables), announce)
+
+
+def rollout_terms(settings: Settings) -> "RolloutTerms":
+    """How models are let in."""
+    from rl_pipeline.deployment.admission import RolloutTerms
+
+    first, second, third = settings.step_samples
+    return RolloutTerms(
+        initial_traffic=settings.canary_initial_traffic,
+        ramp_hours=settings.canary_ramp_hours,
+        step_samples=(first, second, third),
+        bake_hours=settings.canary_bake_hours,
+        rule=settings.rollout_rule,
+        needs_approval=settings.rollout_approval,
+        endpoint=settings.serving_endpoint,
+        splits=traffic_choice(settings).splits,
+    )
+
+
+def rollout_limits(settings: Settings) -> "Limits":
+    """What the plain rule of a rollout forbids."""
+    from rl_pipeline.deployment.limits import Limits
+
+    return Limits(error_rate=settings.rollback_error_threshold, reward_drop=-settings.rollback_reward_threshold)
+
+
 def open_raw_objects(settings: Settings) -> Objects:
     """The store of trajectories that are too large for a message. Raises `ObjectsUnavailable`."""
     return raw_objects(settings).open()
@@ -86,6 +192,11 @@ def every_redaction_key(settings: Settings) -> tuple[RedactionKey, ...]:
     """Every key under which something of a user may have been stored, the current one first."""
     edge = read_keys(_secret(settings.edge_redaction_key))
     return redaction_policy(settings).key, *previous_keys(settings), *edge
+
+
+def session_keys(settings: Settings) -> tuple[RedactionKey, ...]:
+    """What the gateways store sessions under: the key in force first, then earlier ones. Raises `InvalidPolicy`."""
+    return read_keys(_secret(settings.gateway_session_key))
 
 
 def edge_redactor(settings: Settings) -> Redactor | None:

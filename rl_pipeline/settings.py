@@ -6,9 +6,9 @@ deployed system; `rl-pipeline up`, the demo and the tests lay the embedded profi
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
@@ -16,8 +16,10 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from rl_pipeline.contracts.training_request import Algorithm
+from rl_pipeline.contracts.trajectory import Domain
 from rl_pipeline.errors import PipelineError
 
+_SHARES_EXAMPLE = "coding=0.4,research=0.3,general=0.3"
 _CRON_FIELD = r"[\d*/,\-A-Za-z]+"
 # Minute, hour, day of the month, month, day of the week.
 _CRON_RANGES = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
@@ -60,10 +62,40 @@ def _five_cron_fields(cron: str) -> str:
     return cron.strip()
 
 
+def _shares_of_domains(text: str) -> str:
+    shares = _parsed_shares(text)
+    wrong = sorted(set(shares) - set(get_args(Domain)))
+    if wrong or not shares or any(not 0 <= share <= 1 for share in shares.values()) or not any(shares.values()):
+        raise ValueError(f"must be shares from 0 to 1 of {', '.join(get_args(Domain))}, as in {_SHARES_EXAMPLE}")
+    return text
+
+
+def _parsed_shares(text: str) -> dict[str, float]:
+    try:
+        return {name.strip(): float(share) for name, share in (pair.split("=") for pair in text.split(","))}
+    except ValueError:
+        return {}
+
+
+def _three_counts(text: str) -> str:
+    if not re.fullmatch(r"\d+,\d+,\d+", text):
+        raise ValueError("must be three numbers such as 50,100,150")
+    return text
+
+
+def _s3_places(text: str) -> str:
+    if not all(re.match(r"s3://[^/]", place.strip()) for place in text.split(",")):
+        raise ValueError("must be s3://bucket/prefix, or several, separated by commas")
+    return text
+
+
 HttpUrl = Annotated[str, _addresses("http", "https")]
 NatsUrl = Annotated[str, _addresses("nats", "tls", "ws", "wss")]
 StorageLocation = Annotated[str, AfterValidator(_storage_location)]
 Cron = Annotated[str, AfterValidator(_five_cron_fields)]
+DomainShares = Annotated[str, AfterValidator(_shares_of_domains)]
+StepSamples = Annotated[str, AfterValidator(_three_counts)]
+S3Places = Annotated[str, AfterValidator(_s3_places)]
 Weight = Annotated[float, Field(ge=0, le=1)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 
@@ -128,7 +160,9 @@ class Settings(BaseSettings):
     # Services
     agentgym_rl_url: HttpUrl = Field("http://agentgym-rl:8100", description="The HTTP service of this pipeline.")
     agentgym_rl_api_key: SecretStr | None = Field(None, description="The key that the HTTP service asks for.")
-    tensorzero_base_url: HttpUrl = Field("http://tensorzero-gateway:3000", description="The model gateway.")
+    tensorzero_base_url: HttpUrl = Field(
+        "http://tensorzero-gateway:3000", description="The model gateway, or its replicas, separated by commas."
+    )
     tensorzero_admin_token: SecretStr | None = Field(None, description="The token of the gateway's admin API.")
 
     # Training
@@ -138,11 +172,27 @@ class Settings(BaseSettings):
     rl_schedule_cron: Cron = Field("0 2 * * *", description="When the scheduled training starts, in UTC.")
     rl_training_min_new: int = Field(500, ge=1, description="With fewer new trajectories the schedule trains nothing.")
     rl_degradation_drop: float = Field(0.10, gt=0, le=1, description="Drop of the raw reward that starts a training.")
+    rl_training_sample_size: int = Field(
+        10_000, ge=1, description="Trajectories of a training that the pipeline itself asks for."
+    )
+    rl_training_last_days: int = Field(30, ge=1, le=36_500, description="Days that such a training looks back.")
+    rl_training_min_reward: float = Field(0.5, description="Smallest reward that such a training imitates.")
+    rl_training_domain_shares: DomainShares | None = Field(
+        None, description=f"Share of each domain in it, as {_SHARES_EXAMPLE}; else each has the same."
+    )
+    rl_training_literal_filter: bool = Field(
+        False,
+        description="Such a training learns from nothing below the smallest reward, whatever the algorithm, though "
+        "pairs then lack their worse side and groups their variance; else imitation alone obeys it.",
+    )
     training_work_directory: Path | None = Field(
         None, description="Where training runs keep state to resume from; else under the home. Must outlive a machine."
     )
     training_import_directory: Path | None = Field(
         None, description="Below which a request may name files of trajectories; else under the home."
+    )
+    training_import_prefixes: S3Places | None = Field(
+        None, description="s3:// places, separated by commas, below which it may; else imports/ in the trajectories'."
     )
     training_processes: int | None = Field(
         None, ge=1, description="Processes of a training; else one per GPU, or one per core up to 2."
@@ -177,6 +227,52 @@ class Settings(BaseSettings):
     rollback_reward_threshold: float = Field(
         -0.05, ge=-1, lt=0, description="Change of the mean reward that the plain rule forbids."
     )
+    canary_step_samples: StepSamples = Field(
+        "50,100,150", description="Sessions of the canary that its first, second and third share take at least."
+    )
+    canary_bake_hours: float = Field(
+        24, ge=0, description="How long the old model is kept warm once the new one has all of the traffic."
+    )
+    rollout_rule: Literal["evidence", "literal"] = Field(
+        "evidence",
+        description="evidence: an anytime-valid test against the concurrent control. literal: the plain thresholds, "
+        "which take back most healthy models.",
+    )
+    rollout_approval: bool = Field(False, description="A person approves each model before it gets any traffic.")
+    serving_endpoint: HttpUrl | None = Field(
+        None,
+        description="An OpenAI-compatible server that knows every model by its training job; else the gateway serves "
+        "checkpoints by processes of its own.",
+    )
+    gateway_session_key: SecretStr | None = Field(
+        None,
+        description="<version>:<at least 32 characters>, from which digests of sessions are made: the same at all "
+        "gateways and in the pipeline. Earlier ones may follow, separated by commas.",
+    )
+    gateway_session_idle_seconds: float = Field(
+        60,
+        gt=0,
+        description="A session that is silent so long has ended; the same at all gateways and in the pipeline.",
+    )
+    traffic_controller: Literal["gateways", "tensorzero", "direct"] = Field(
+        "gateways",
+        description="What splits the traffic: gateways, ours; tensorzero, by a configuration that is written for it; "
+        "direct, one backend that serves one model at a time.",
+    )
+    traffic_command: str | None = Field(
+        None,
+        min_length=1,
+        description="A program that brings a change into service: called with TensorZero's new configuration, or with "
+        "the name of the model that the backend shall serve.",
+    )
+
+    # Validation
+    validation_suites: Path | None = Field(
+        None, description="A directory of suites of your own; else those that come with the pipeline."
+    )
+    validation_items: int = Field(
+        800, ge=20, description="The most items that one suite draws before a person is asked."
+    )
 
     # The embedded stack
     dagster_home: Path | None = Field(None, description="A Dagster instance of your own; else one under the home.")
@@ -187,6 +283,7 @@ class Settings(BaseSettings):
     )
     rl_pipeline_ui_port: Port | None = Field(None, description="Port of the Dagster UI; else 3000 or a free one.")
     rl_pipeline_mlflow_port: Port | None = Field(None, description="Port of MLflow; else 5000 or a free one.")
+    rl_pipeline_gateway_port: Port | None = Field(None, description="Port of the gateway; else 3030 or a free one.")
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -200,7 +297,16 @@ class Settings(BaseSettings):
             raise ValueError("NATS_USER and NATS_PASSWORD belong together: set both or neither")
         if not self.agentzero_jetstream:
             raise ValueError("AGENTZERO_JETSTREAM=false contradicts NATS_URL: the pipeline reads from JetStream only")
-        ports = [f"rl_pipeline_{component}_port" for component in ("nats", "clickhouse", "ui", "mlflow")]
+        if self.traffic_controller != "gateways" and not self.serving_endpoint:
+            raise ValueError(
+                f"TRAFFIC_CONTROLLER={self.traffic_controller} serves no checkpoints: set SERVING_ENDPOINT to a server "
+                "that knows every model by its training job"
+            )
+        if self.traffic_controller == "tensorzero" and not self.traffic_command:
+            raise ValueError(
+                "TensorZero reads its configuration when it starts: set TRAFFIC_COMMAND to what restarts it"
+            )
+        ports = [f"rl_pipeline_{component}_port" for component in ("nats", "clickhouse", "ui", "mlflow", "gateway")]
         chosen = [port for name in ports if (port := getattr(self, name))]
         if len(set(chosen)) < len(chosen):
             raise ValueError(f"{', '.join(ports).upper()} must be different ports")
@@ -217,6 +323,29 @@ class Settings(BaseSettings):
         }
 
     @property
+    def domain_shares(self) -> dict[str, float] | None:
+        """The share of each domain in a training that the pipeline asks for, if they are not to have the same."""
+        return _parsed_shares(self.rl_training_domain_shares) if self.rl_training_domain_shares else None
+
+    @property
+    def import_prefixes(self) -> list[str]:
+        """Below which places in S3 a request may name files; none where no S3 is used."""
+        if self.training_import_prefixes:
+            return [place.strip() for place in self.training_import_prefixes.split(",")]
+        storage = self.trajectory_storage_path
+        return [f"{storage.rstrip('/')}/imports/"] if storage.startswith("s3://") else []
+
+    @property
+    def gateway_addresses(self) -> list[str]:
+        """Of the model gateway, or of its replicas."""
+        return [address.strip().rstrip("/") for address in self.tensorzero_base_url.split(",")]
+
+    @property
+    def step_samples(self) -> tuple[int, ...]:
+        """Sessions that each share of a canary takes at least."""
+        return tuple(int(count) for count in self.canary_step_samples.split(","))
+
+    @property
     def ingest_processes(self) -> int:
         """How many processes redact."""
         return self.ingest_workers or len(os.sched_getaffinity(0))
@@ -227,7 +356,17 @@ class Settings(BaseSettings):
         return _validated({**profile, **explicit})
 
 
-def embedded_profile(home: Path, *, nats_url: str, clickhouse_url: str, mlflow_url: str) -> dict[str, object]:
+SECRETS = frozenset(
+    name
+    for name, field in Settings.model_fields.items()
+    if SecretStr in (field.annotation, *get_args(field.annotation))
+)
+"""The settings that nobody may see."""
+
+
+def embedded_profile(
+    home: Path, *, nats_url: str, clickhouse_url: str, mlflow_url: str, gateway_url: str
+) -> dict[str, object]:
     """The defaults of one machine: local servers, files in place of S3, and the small model."""
     objects = home.resolve() / "objects"
     return {
@@ -237,16 +376,21 @@ def embedded_profile(home: Path, *, nats_url: str, clickhouse_url: str, mlflow_u
         "trajectory_storage_path": str(objects / "trajectories"),
         "rl_base_model": "embedded-small",
         "mlflow_tracking_uri": mlflow_url,
+        "tensorzero_base_url": gateway_url,
         "ingest_wait_seconds": 5,
         "rl_pipeline_home": home.resolve(),
     }
 
 
-def child_environment(settings: Settings, **more: str) -> dict[str, str]:
-    """The environment in which a child process reads these same settings."""
+def child_environment(settings: Settings, *, secrets: Collection[str] | None = None, **more: str) -> dict[str, str]:
+    """The environment in which a child process reads these same settings; of the secret ones only `secrets`, if given.
+
+    A secret is withheld however its variable is written: settings are read by their names in any case.
+    """
     explicit = settings.model_dump(include=settings.model_fields_set, exclude_none=True)
     variables = {field.upper(): _as_variable(value) for field, value in explicit.items()}
-    return {**os.environ, **variables, **more}
+    withheld = SECRETS - set(SECRETS if secrets is None else secrets)
+    return {name: value for name, value in {**os.environ, **variables}.items() if name.lower() not in withheld} | more
 
 
 def load_settings() -> Settings:

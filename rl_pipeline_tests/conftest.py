@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from rl_pipeline.settings import Settings
@@ -15,7 +16,12 @@ pytest_plugins = [
     "rl_pipeline_tests.fixtures.s3",
     "rl_pipeline_tests.fixtures.ingest",
     "rl_pipeline_tests.fixtures.small_model",
+    "rl_pipeline_tests.fixtures.releases",
 ]
+
+# No test asserts a time: an example takes as long as a busy machine lets it.
+hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("patient")
 
 # What a test may need beyond Python and make, by the marker that names it.
 PROGRAMS = {"chromium": "chromium", "promtool": "promtool", "cplusplus": "g++"}

@@ -56,6 +56,7 @@ def test_a_child_process_reads_the_same_settings(monkeypatch: pytest.MonkeyPatch
         nats_url="nats://127.0.0.1:4222",
         clickhouse_url="http://127.0.0.1:8123",
         mlflow_url="http://127.0.0.1:5000",
+        gateway_url="http://127.0.0.1:3030",
     )
     settings = load_settings().with_defaults(profile)
     for variable, value in child_environment(settings, DAGSTER_HOME=str(tmp_path)).items():
@@ -109,6 +110,12 @@ def test_settings_cannot_be_changed_after_they_are_read() -> None:
             ["NATS_CREDENTIALS_FILE", "NATS_USER"],
         ),
         ({"AGENTZERO_JETSTREAM": "false"}, ["AGENTZERO_JETSTREAM", "NATS_URL"]),
+        ({"TRAFFIC_CONTROLLER": "direct"}, ["TRAFFIC_CONTROLLER=direct", "set SERVING_ENDPOINT"]),
+        (
+            {"TRAFFIC_CONTROLLER": "tensorzero", "SERVING_ENDPOINT": "http://vllm:8000"},
+            ["TensorZero", "set TRAFFIC_COMMAND"],
+        ),
+        ({"TRAFFIC_CONTROLLER": "magic"}, ["TRAFFIC_CONTROLLER", "'gateways', 'tensorzero' or 'direct'"]),
         ({"RL_PIPELINE_UI_PORT": "70000"}, ["RL_PIPELINE_UI_PORT", "65535"]),
         ({"RL_PIPELINE_UI_PORT": "3000", "RL_PIPELINE_NATS_PORT": "3000"}, ["RL_PIPELINE_NATS_PORT", "different"]),
     ],
@@ -126,6 +133,21 @@ def test_a_wrong_environment_is_refused_in_one_line_that_names_the_variables(
     assert "hunter2" not in text
 
 
+def test_a_child_process_gets_the_secrets_that_it_needs_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = {
+        *("NATS_PASSWORD", "CLICKHOUSE_PASSWORD", "REDACTION_KEY", "REDACTION_PREVIOUS_KEYS", "EDGE_REDACTION_KEY"),
+        *("AGENTGYM_RL_API_KEY", "TENSORZERO_ADMIN_TOKEN", "CHECKPOINT_SIGNING_KEY"),
+    }
+    for name in (*secrets, "redaction_key", "NATS_USER", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, f"of {name}")
+    settings = load_settings()
+    assert secrets <= child_environment(settings).keys()
+    given = child_environment(settings, secrets=["nats_password"], NATS_URL="nats://n")
+    assert {name for name in given if name.upper() in secrets} == {"NATS_PASSWORD"}
+    assert (given["NATS_USER"], given["NATS_URL"]) == ("of NATS_USER", "nats://n")
+    assert given["AWS_SECRET_ACCESS_KEY"], "what is no setting of ours is for others to find"
+
+
 def test_the_default_weights_sum_to_one() -> None:
     assert math.isclose(sum(load_settings().reward_weights.values()), 1)
 
@@ -139,6 +161,7 @@ def test_the_embedded_profile_replaces_defaults_and_yields_to_the_environment(
         nats_url="nats://127.0.0.1:4222",
         clickhouse_url="http://127.0.0.1:8123",
         mlflow_url="http://127.0.0.1:5000",
+        gateway_url="http://127.0.0.1:3030",
     )
     settings = load_settings().with_defaults(profile)
     assert settings.nats_url == "nats://127.0.0.1:4222"
@@ -163,6 +186,33 @@ def test_what_was_set_in_code_survives_a_profile_and_the_environment(
         nats_url="nats://127.0.0.1:1",
         clickhouse_url="http://127.0.0.1:1",
         mlflow_url="http://127.0.0.1:1",
+        gateway_url="http://127.0.0.1:1",
     )
     settings = apart.with_defaults(profile)
     assert (settings.dagster_home, settings.rl_pipeline_home) == (None, tmp_path)
+
+
+def test_what_the_pipeline_trains_on_by_itself_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings().domain_shares is None
+    monkeypatch.setenv("RL_TRAINING_DOMAIN_SHARES", "coding=0.4, research=0.3,general=0.3")
+    assert load_settings().domain_shares == {"coding": 0.4, "research": 0.3, "general": 0.3}
+
+
+@pytest.mark.parametrize("shares", ["coding", "cooking=0.4", "coding=2", "coding=0", "coding=much"])
+def test_shares_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch, shares: str) -> None:
+    monkeypatch.setenv("RL_TRAINING_DOMAIN_SHARES", shares)
+    with pytest.raises(SettingsError, match="RL_TRAINING_DOMAIN_SHARES: must be shares from 0 to 1 of coding, "):
+        load_settings()
+
+
+def test_imports_are_allowed_from_one_place_in_the_pipeline_s_own_storage_or_from_those_that_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert load_settings().import_prefixes == ["s3://pmoves-data/trajectories/imports/"]
+    monkeypatch.setenv("TRAJECTORY_STORAGE_PATH", "/srv/trajectories")
+    assert load_settings().import_prefixes == []
+    monkeypatch.setenv("TRAINING_IMPORT_PREFIXES", "s3://one/files, s3://two")
+    assert load_settings().import_prefixes == ["s3://one/files", "s3://two"]
+    monkeypatch.setenv("TRAINING_IMPORT_PREFIXES", "/srv/files")
+    with pytest.raises(SettingsError, match="TRAINING_IMPORT_PREFIXES: must be s3://bucket/prefix"):
+        load_settings()

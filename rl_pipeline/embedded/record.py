@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from rl_pipeline.embedded.gateway_secrets import gateway_secrets
 from rl_pipeline.embedded.redaction_keys import redaction_keys
 from rl_pipeline.settings import Settings, embedded_profile
 
@@ -65,6 +66,10 @@ def settings_of_running_stack(settings: Settings, record: StackRecord) -> Settin
 
     home, urls = settings.rl_pipeline_home, record.urls
     servers = embedded_profile(
-        home, nats_url=urls["nats"], clickhouse_url=urls["clickhouse"], mlflow_url=urls["mlflow"]
+        home,
+        nats_url=urls["nats"],
+        clickhouse_url=urls["clickhouse"],
+        mlflow_url=urls["mlflow"],
+        gateway_url=urls["gateway"],
     )
-    return settings.with_defaults({**servers, **redaction_keys(home), **signing_keys(home)})
+    return settings.with_defaults({**servers, **redaction_keys(home), **signing_keys(home), **gateway_secrets(home)})

@@ -1,8 +1,9 @@
 """The redaction keys of an embedded stack: made at its first start, kept in its home, readable by its owner alone."""
 
-import os
 import secrets
 from pathlib import Path
+
+from rl_pipeline.embedded.secret_files import make_once
 
 _FILES = {"redaction_key": "redaction.key", "edge_redaction_key": "redaction-edge.key"}
 
@@ -10,17 +11,7 @@ _FILES = {"redaction_key": "redaction.key", "edge_redaction_key": "redaction-edg
 def make_redaction_keys(home: Path) -> None:
     """Make the keys that are missing; those that exist stay, because placeholders are only equal under one key."""
     for name in _FILES.values():
-        path = home / name
-        if path.exists():
-            continue
-        # Linked into place whole: a start that is killed here must not leave half a key.
-        temporary = home / f".{name}.{os.getpid()}"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(f"v1:{secrets.token_hex(32)}")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        make_once(home / name, lambda: f"v1:{secrets.token_hex(32)}")
 
 
 def redaction_keys(home: Path) -> dict[str, str]:

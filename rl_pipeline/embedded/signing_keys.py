@@ -1,27 +1,17 @@
 """The key with which an embedded stack signs its checkpoints: made at its first start, kept in its home, for its owner
 alone."""
 
-import os
 from pathlib import Path
 
-from rl_pipeline.training.signing import SigningKey, new_signing_key
+from rl_pipeline.embedded.secret_files import make_once
+from rl_pipeline.training.checkpoints.signing import SigningKey, new_signing_key
 
 _FILE = "checkpoint-signing.key"
 
 
 def make_signing_key(home: Path) -> None:
     """Make the key if there is none; one that exists stays, because checkpoints were signed with it."""
-    path = home / _FILE
-    if path.exists():
-        return
-    # Moved into place whole: a start that is killed here must not leave half a key.
-    temporary = home / f".{_FILE}.{os.getpid()}"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(new_signing_key().as_text())
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    make_once(home / _FILE, lambda: new_signing_key().as_text())
 
 
 def signing_keys(home: Path) -> dict[str, str]:

@@ -1,6 +1,7 @@
-"""The whole system on one machine: NATS, the ClickHouse engine, and Dagster's code server, UI and daemon.
+"""The whole system on one machine: NATS, the ClickHouse engine, Dagster's code server, UI and daemon, MLflow, and the
+gateway with its watchdog.
 
-A server whose address the environment sets (`NATS_URL`, `CLICKHOUSE_URL`) is somebody else's: it is used, not started.
+A server whose address the environment sets (`NATS_URL`, `CLICKHOUSE_URL` …) is somebody else's: used, not started.
 """
 
 import contextlib
@@ -12,12 +13,13 @@ import sysconfig
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from uuid import uuid4
 
 import psutil
 
+from rl_pipeline.embedded.gateway_secrets import gateway_secrets, make_gateway_secrets
 from rl_pipeline.embedded.home import Home, HomeUnusable, hold, writing
 from rl_pipeline.embedded.nats_server import nats_answers, nats_server_command, write_nats_configuration
 from rl_pipeline.embedded.ports import LOOPBACK, choose_port, free_port, listens, one_stack_starts_at_a_time
@@ -28,7 +30,7 @@ from rl_pipeline.settings import Settings, child_environment, embedded_profile
 
 _PROBE_TIMEOUT_SECONDS = 2.0
 _DAEMON_QUERY = "{ instance { daemonHealth { allDaemonStatuses { required lastHeartbeatTime } } } }"
-_POOLS = ("ingest", "rewards", "training")
+_POOLS = ("ingest", "rewards", "training", "validation")
 # Ctrl-C, a service manager's stop, and a closed terminal.
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _INSTANCE_FILE = Path(__file__).with_name("dagster.yaml")
@@ -42,10 +44,11 @@ class Addresses:
     clickhouse: str
     ui: str
     mlflow: str
+    gateway: str
 
     def urls(self) -> dict[str, str]:
         """The addresses by the name of their component."""
-        return {"nats": self.nats, "clickhouse": self.clickhouse, "ui": self.ui, "mlflow": self.mlflow}
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,7 @@ def _plan(settings: Settings, home: Home, report: Callable[[str], None]) -> tupl
     clickhouse_port = choose_port("RL_PIPELINE_CLICKHOUSE_PORT", settings.rl_pipeline_clickhouse_port, 8123)
     ui_port = choose_port("RL_PIPELINE_UI_PORT", settings.rl_pipeline_ui_port, 3000)
     mlflow_port = choose_port("RL_PIPELINE_MLFLOW_PORT", settings.rl_pipeline_mlflow_port, 5000)
+    gateway_port = choose_port("RL_PIPELINE_GATEWAY_PORT", settings.rl_pipeline_gateway_port, 3030)
     servers: list[Component] = []
     beside_dagster: list[Component] = []
     nats_url, clickhouse_url = settings.nats_url, settings.clickhouse_url
@@ -116,15 +120,24 @@ def _plan(settings: Settings, home: Home, report: Callable[[str], None]) -> tupl
     if "mlflow_tracking_uri" not in settings.model_fields_set and Path(_program("mlflow")).exists():
         beside_dagster.append(_mlflow(settings, mlflow_port, home))
         mlflow_url = beside_dagster[-1].address
-    addresses = Addresses(nats_url, clickhouse_url, f"http://{LOOPBACK}:{ui_port}", mlflow_url)
+    serves = "tensorzero_base_url" not in settings.model_fields_set
+    gateway_url = f"http://{LOOPBACK}:{gateway_port}" if serves else settings.tensorzero_base_url
+    addresses = Addresses(nats_url, clickhouse_url, f"http://{LOOPBACK}:{ui_port}", mlflow_url, gateway_url)
     profile = embedded_profile(
-        home.directory, nats_url=addresses.nats, clickhouse_url=addresses.clickhouse, mlflow_url=addresses.mlflow
+        home.directory,
+        nats_url=addresses.nats,
+        clickhouse_url=addresses.clickhouse,
+        mlflow_url=addresses.mlflow,
+        gateway_url=addresses.gateway,
     )
     with writing(home.directory):
         make_redaction_keys(home.directory)
         make_signing_key(home.directory)
-        keys = redaction_keys(home.directory) | signing_keys(home.directory)
+        make_gateway_secrets(home.directory)
+        keys = redaction_keys(home.directory) | signing_keys(home.directory) | gateway_secrets(home.directory)
     embedded = settings.with_defaults({**profile, **keys})
+    if serves:
+        beside_dagster += _serving(embedded, gateway_port, home)
     supervisor = Supervisor(
         report=lambda component, state: report(f"{component.name:<12} {state:<8} {component.address}".rstrip()),
         on_change=lambda pids: home.write_record(addresses.urls(), pids),
@@ -177,6 +190,34 @@ def _mlflow(settings: Settings, port: int, home: Home) -> Component:
         ),
         address=url,
     )
+
+
+def _serving(settings: Settings, port: int, home: Home) -> list[Component]:
+    """The gateway, and the watchdog that can take a model back when everything else is dead."""
+    url = f"http://{LOOPBACK}:{port}"
+    environment = child_environment(settings)
+    gateway = Component(
+        name="gateway",
+        command=[_program("rl-pipeline"), "gateway", "--port", str(port), "--data", str(home.subdirectory("gateway"))],
+        # It listens before its models are loaded, which may take long: its health says how they are.
+        is_ready=lambda pid: listens(pid, port),
+        log=home.log("gateway"),
+        environment=environment,
+        address=url,
+    )
+    data = home.subdirectory("watchdog")
+    watchdog = Component(
+        name="watchdog",
+        command=[_program("rl-pipeline"), "watchdog", "--data", str(data)],
+        is_ready=lambda pid: _has_looked(data / "last-look", since=psutil.Process(pid).create_time()),
+        log=home.log("watchdog"),
+        environment=environment,
+    )
+    return [gateway, watchdog]
+
+
+def _has_looked(heartbeat: Path, since: float) -> bool:
+    return heartbeat.exists() and heartbeat.stat().st_mtime >= since
 
 
 def _dagster(settings: Settings, home: Home, ui_port: int) -> list[list[Component]]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rl_pipeline.embedded.signing_keys import make_signing_key, signing_keys
 from rl_pipeline.settings import Settings
-from rl_pipeline.training.signing import PublicKeys, SigningKey
+from rl_pipeline.training.checkpoints.signing import PublicKeys, SigningKey
 
 
 def test_the_key_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
