@@ -18,7 +18,9 @@ Rows under "plain rule" are the specification's thresholds on windows of five mi
 import argparse
 import json
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +32,7 @@ from rl_pipeline.deployment.state import EvidenceRule
 
 SESSIONS_A_DAY = (1_000, 10_000, 100_000)
 HEALTHY, OUTAGE, ERRORS = "healthy", "15-minute outage of both", "8 % errors"
+OUT_OF_ORDER = "all fail once all traffic is its own"
 BURSTS, REAL_SHARE = "24 bursts of errors a day", "real share 1.5 x configured"
 
 
@@ -51,6 +54,7 @@ ROWS = (
     Row(OUTAGE, replace(ANY, outage_minutes=15), 2_000),
     Row(ERRORS, replace(ANY, candidate=Model(errors=0.08)), 500),
     Row("8 % errors from the 50 % step on", replace(ANY, candidate=Model(errors=0.08), bad_from_step=2), 500),
+    Row(OUT_OF_ORDER, replace(ANY, candidate=Model(errors=1.0), bad_from_step=3), 500),
     Row("rewards lower by 0.10", replace(ANY, candidate=Model(reward=0.60)), 500),
     Row("bad ratings three times as often", replace(ANY, candidate=Model(negative=0.30)), 500),
     Row(HEALTHY, ANY, 2_000, "literal"),
@@ -89,15 +93,15 @@ def main() -> None:
     print("rolled back, in %, + waiting for a person (median and 90 % of the minutes until the rollback)\n")
     print(f"{'':<36}{'rollouts':>9}" + "".join(f"{sessions:>20,}/day" for sessions in SESSIONS_A_DAY))
     cells: dict[tuple[str, EvidenceRule, int], Cell] = {}
-    for row in ROWS:
-        count = row.rollouts // 40 if quick else row.rollouts
-        for sessions in SESSIONS_A_DAY:
-            traffic = replace(row.traffic, sessions_a_day=sessions)
-            courses = [simulate_rollout(traffic, seed, row.rule) for seed in range(count)]
-            cells[row.name, row.rule, sessions] = Cell.of(courses)
-        name = f"plain rule: {row.name}" if row.rule == "literal" else row.name
-        shown = "".join(f"{cells[row.name, row.rule, sessions]!s:>24}" for sessions in SESSIONS_A_DAY)
-        print(f"{name:<36}{count:>9,}{shown}", flush=True)
+    with ProcessPoolExecutor() as pool:
+        for row in ROWS:
+            count = row.rollouts // 40 if quick else row.rollouts
+            for sessions in SESSIONS_A_DAY:
+                follow = partial(simulate_rollout, replace(row.traffic, sessions_a_day=sessions), rule=row.rule)
+                cells[row.name, row.rule, sessions] = Cell.of(list(pool.map(follow, range(count), chunksize=5)))
+            name = f"plain rule: {row.name}" if row.rule == "literal" else row.name
+            shown = "".join(f"{cells[row.name, row.rule, sessions]!s:>24}" for sessions in SESSIONS_A_DAY)
+            print(f"{name:<36}{count:>9,}{shown}", flush=True)
     print()
     print(json.dumps({name: round(value, 4) for name, value in figures(cells).items()}))
 

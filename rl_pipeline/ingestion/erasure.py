@@ -16,12 +16,12 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.ingestion.archive import ARCHIVED, archived_objects, rewrite_without
 from rl_pipeline.ingestion.archive_files import downloaded, read_frames
 from rl_pipeline.ingestion.dead_letters import DEAD_LETTER_STREAM, sequence_of_dead_letter
+from rl_pipeline.ingestion.erased_marks import UserRows, erased_row
 from rl_pipeline.ingestion.erased_rows import (
     delete_feedback,
     delete_rewards,
@@ -32,16 +32,13 @@ from rl_pipeline.ingestion.erased_sessions import ErasedSessions, erase_outcomes
 from rl_pipeline.ingestion.feedback_rows import erased_feedback, numbered_feedback, write_feedback
 from rl_pipeline.ingestion.holding import checkpoints_of, datasets_holding
 from rl_pipeline.ingestion.judging import user_placeholders
-from rl_pipeline.ingestion.ledger import ERASED_REVISION, LedgerRow, forget_orphans, known_rows, write_rows
+from rl_pipeline.ingestion.ledger import ERASED_REVISION, forget_orphans, known_rows, write_rows
 from rl_pipeline.ingestion.ownership import ClaimUnreadable, MessageOwner, Ownership
 from rl_pipeline.ingestion.tombstones import refuse_unfindable, write_tombstones
 from rl_pipeline.redaction.policy import RedactionKey
 from rl_pipeline.stores.objects import ObjectMissing, Objects
 from rl_pipeline.stores.stream import StoredMessage, Stream, StreamDenied
 from rl_pipeline.stores.warehouse import Warehouse
-
-if TYPE_CHECKING:
-    import polars as pl
 
 REWARD_STREAM = "RL_REWARDS"
 OPTED_OUT_UNTIL = datetime(2199, 12, 31, tzinfo=UTC)
@@ -65,8 +62,6 @@ POINTS = (
 """Where `reached` is called, in the order of one erasure."""
 
 _BATCH_MESSAGES = 256
-# The ids of a query travel in its address, which has a limit.
-_IDS_PER_QUERY = 500
 _WHOSE_ROWS = ["stream", "sequence", "stream_time", "trajectory_id", "session_id", "user"]
 
 _log = logging.getLogger(__name__)
@@ -143,7 +138,7 @@ def erase_user(
     sessions.note_rows(placeholders, until)
     reached("after_tombstone")
 
-    rows = _Rows(warehouse, placeholders, until, sessions, messages.state(trajectory_stream).first_sequence)
+    rows = UserRows(warehouse, placeholders, until, sessions, messages.state(trajectory_stream).first_sequence)
     rows.mark_in_ledger()
     reached("after_ledger_of_rows")
     taken = _erase_trajectory_messages(messages, rows, raw_objects, owner, trajectory_stream, reached=reached)
@@ -193,88 +188,6 @@ def _refuse_lesser_accounts(messages: Stream, streams: Iterable[str]) -> None:
             ) from None
 
 
-def _erased_row(sequence: int, stream_time: datetime) -> LedgerRow:
-    return LedgerRow(
-        sequence=sequence,
-        stream_time=stream_time,
-        message_id="",
-        trajectory_id="",
-        publisher="",
-        size=0,
-        sha256="",
-        verdict="erased",
-        reason="user_erased",
-        revision=ERASED_REVISION,
-    )
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """What the warehouse and the archive have of the user, and how the ledger comes to say that it is erased."""
-
-    warehouse: Warehouse
-    users: Sequence[str]
-    until: datetime
-    sessions: ErasedSessions
-    first_in_stream: int
-
-    def mark_in_ledger(self) -> None:
-        """Mark every row of the user that the warehouse has; what was measured outlives the trajectories."""
-        found = self.warehouse.query(
-            """
-            SELECT DISTINCT stream, sequence, stream_time, trajectory_id FROM (
-                SELECT stream, sequence, stream_time, trajectory_id, user FROM trajectories
-                UNION ALL
-                SELECT stream, sequence, stream_time, trajectory_id, user FROM trajectory_signals
-            )
-            WHERE user IN {users:Array(String)} AND stream_time <= {until:DateTime64(3, 'UTC')}
-            """,
-            {"users": list(self.users), "until": self.until},
-        )
-        self._mark(found)
-
-    def mark_archived(self, rows: "pl.DataFrame") -> None:
-        """Mark those of the archive's rows that are the user's."""
-        import polars as pl
-
-        theirs = rows.filter(pl.col("user").is_in(list(self.users)) & (pl.col("stream_time") <= self.until))
-        self.sessions.note(theirs["session_id"].unique())
-        self._mark(theirs)
-
-    def erased_sequences(self, rows: "pl.DataFrame") -> "pl.DataFrame":
-        """Those of the rows' sequences that the ledger says are erased."""
-        days = rows["stream_time"].dt.date()
-        erased = self.warehouse.query(
-            """
-            SELECT stream, sequence FROM trajectory_ledger FINAL
-            WHERE verdict = 'erased' AND revision = {revision:UInt32}
-                AND toDate(stream_time) BETWEEN {first:Date} AND {last:Date}
-            """,
-            {"revision": ERASED_REVISION, "first": days.min(), "last": days.max()},
-        )
-        return rows.select("stream", "sequence").join(erased, on=["stream", "sequence"], how="semi")
-
-    def _mark(self, rows: "pl.DataFrame") -> None:
-        for (stream,), of_stream in rows.group_by("stream"):
-            positions = of_stream.select("sequence", "stream_time").unique()
-            write_rows(self.warehouse, str(stream), [_erased_row(*position) for position in positions.iter_rows()])
-        ids: list[str] = rows["trajectory_id"].unique().sort().to_list()
-        for start in range(0, len(ids), _IDS_PER_QUERY):
-            self._mark_repetitions(ids[start : start + _IDS_PER_QUERY])
-
-    def _mark_repetitions(self, trajectory_ids: Sequence[str]) -> None:
-        """What came again of the trajectories, if the stream no longer has it; what it has is judged by its content."""
-        self.warehouse.execute(
-            """
-            INSERT INTO trajectory_ledger (stream, sequence, stream_time, verdict, reason, revision)
-            SELECT stream, sequence, stream_time, 'erased', 'user_erased', {revision:UInt32}
-            FROM trajectory_ledger FINAL
-            WHERE sequence < {first:UInt64} AND trajectory_id IN {ids:Array(String)}
-            """,
-            {"revision": ERASED_REVISION, "first": self.first_in_stream, "ids": list(trajectory_ids)},
-        )
-
-
 @dataclass
 class _Taken:
     """What was taken out of the trajectory stream, and the sequences that could not be judged."""
@@ -286,7 +199,7 @@ class _Taken:
 
 def _erase_trajectory_messages(
     messages: Stream,
-    rows: _Rows,
+    rows: UserRows,
     claims: Objects,
     owner: MessageOwner,
     stream: str,
@@ -308,7 +221,7 @@ def _erase_trajectory_messages(
             if found.is_theirs or is_marked:
                 theirs.append((message, found.claim))
         rows.sessions.note_messages(message for message, _ in theirs)
-        write_rows(rows.warehouse, stream, [_erased_row(message.sequence, message.time) for message, _ in theirs])
+        write_rows(rows.warehouse, stream, [erased_row(message.sequence, message.time) for message, _ in theirs])
         if theirs:
             reached("after_ledger")
         for message, claim in theirs:
@@ -354,7 +267,7 @@ def _erase_dead_letters(
 
 
 def _erase_feedback(
-    messages: Stream, rows: _Rows, owner: MessageOwner, stream: str, reached: Callable[[str], None]
+    messages: Stream, rows: UserRows, owner: MessageOwner, stream: str, reached: Callable[[str], None]
 ) -> int:
     erased = 0
     state = messages.state(stream)
@@ -378,7 +291,7 @@ def _withdraw_rewards(messages: Stream, warehouse: Warehouse) -> None:
         messages.erase(REWARD_STREAM, sequence)
 
 
-def _erase_archived(archive: Objects, rows: _Rows, reached: Callable[[str], None]) -> int:
+def _erase_archived(archive: Objects, rows: UserRows, reached: Callable[[str], None]) -> int:
     """Rewrite the archive's objects that hold erased rows, and return how many rows those were."""
     import polars as pl
 
