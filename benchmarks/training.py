@@ -9,9 +9,10 @@ batches for all, measured in CPU time per step from the end of the fifth step to
 - `of_plain_trl`: TRL's own SFTTrainer, nothing else;
 - `of_bare_loop`: a loop of a dozen lines in PyTorch.
 
-Both are ratios of tokens per CPU second, the median over rounds in which neighbours are compared. `tracking_cost` is
-what the program spends on all but the training (its other threads, reports, checks, states) over what it spends on the
-training. What is done once (imports, connecting, MLflow's tables) happens before the clock runs.
+Both are ratios of tokens per CPU second, the median over rounds in which neighbours are compared; `of_plain_trl_wall`
+and `of_bare_loop_wall` are the same by the clock on the wall, in which the waiting for the disk is, and other work.
+`tracking_cost` is what the program spends on all but the training (its other threads, reports, checks, states) over
+what it spends on the training. What is done once (imports, connecting, MLflow's tables) happens before the clock runs.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 # One thread, and nobody to ask: read by the libraries as they are imported.
 os.environ.update({"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "TQDM_DISABLE": "1"})
@@ -75,18 +76,26 @@ BATCH, LEARNING_RATE, LOG_INTERVAL, SAVE_INTERVAL, WARM_STEPS = 16, 1e-3, 5, 20,
 ROWS = 320
 
 
+class Seconds(NamedTuple):
+    """What a step takes."""
+
+    cpu: float
+    wall: float
+
+
 class Clock(TrainerCallback):
-    """CPU time of this process, all its threads, at the end of each step."""
+    """CPU time of this process, all its threads, and the time on the wall at the end of each step."""
 
     def __init__(self) -> None:
-        self.marks: list[float] = []
+        self.marks: list[Seconds] = []
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        self.marks.append(time.process_time())
+        self.marks.append(Seconds(time.process_time(), time.perf_counter()))
 
     @property
-    def seconds_per_step(self) -> float:
-        return (self.marks[-1] - self.marks[WARM_STEPS - 1]) / (len(self.marks) - WARM_STEPS)
+    def seconds_per_step(self) -> Seconds:
+        first, last, steps = self.marks[WARM_STEPS - 1], self.marks[-1], len(self.marks) - WARM_STEPS
+        return Seconds((last.cpu - first.cpu) / steps, (last.wall - first.wall) / steps)
 
 
 class Others(TrainerCallback):
@@ -139,9 +148,9 @@ def main() -> None:
         report(seconds, job)
 
 
-def in_turns(turns: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+def in_turns(turns: dict[str, Callable[[], Seconds]], rounds: int) -> dict[str, list[Seconds]]:
     """The figures of each, taken in turns: what disturbs one disturbs its neighbours."""
-    seconds: dict[str, list[float]] = {name: [] for name in turns}
+    seconds: dict[str, list[Seconds]] = {name: [] for name in turns}
     for _ in range(rounds):
         for name, turn in turns.items():
             seconds[name].append(turn())
@@ -163,8 +172,8 @@ class Job:
         self.tracking: list[float] = []
         self.tokens_per_step = BATCH * sum(len(row["input_ids"]) for row in self.rows) / len(self.rows)
 
-    def program(self, heard: Sequence[Listener]) -> float:
-        """CPU seconds per step of the program's trainer; notes how many of them were not for the training."""
+    def program(self, heard: Sequence[Listener]) -> Seconds:
+        """Per step of the program's trainer; notes how many of them were not for the training."""
         shutil.rmtree(self.work.checkpoints, ignore_errors=True)
         reporter, meter = Reporter(self.work.root / "progress.jsonl", heard), Meter()
         trainer = imitation_trainer(replace(self.session(), reporter=reporter))
@@ -176,8 +185,8 @@ class Job:
         self.tracking.append(meter.seconds / (self.steps - WARM_STEPS))
         return seconds
 
-    def plain_trl(self) -> float:
-        """CPU seconds per step of TRL's own trainer."""
+    def plain_trl(self) -> Seconds:
+        """Per step of TRL's own trainer."""
         arguments = SFTConfig(
             output_dir=str(self.work.root / "trl"),
             seed=0,
@@ -201,8 +210,8 @@ class Job:
         trainer.remove_callback(PrinterCallback)
         return timed(trainer)
 
-    def bare_loop(self) -> float:
-        """CPU seconds per step of what could be written in a minute."""
+    def bare_loop(self) -> Seconds:
+        """Per step of what could be written in a minute."""
         model = AutoModelForCausalLM.from_pretrained(self.work.base)
         optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
         schedule = get_scheduler("cosine", optimizer, 0, self.steps)
@@ -249,7 +258,7 @@ def plan_of(steps: int) -> TrainingPlan:
     return TrainingPlan.model_validate_json(json.dumps(names | parts))
 
 
-def timed(trainer: Trainer) -> float:
+def timed(trainer: Trainer) -> Seconds:
     clock = Clock()
     trainer.add_callback(clock)
     trainer.train()
@@ -292,25 +301,29 @@ def write_inputs(work: WorkDirectory) -> None:
     (work.dataset / "manifest.json").write_bytes(manifest.encoded())
 
 
-def report(seconds: dict[str, list[float]], job: Job) -> None:
+def report(seconds: dict[str, list[Seconds]], job: Job) -> None:
     tokens_per_step, tracking = job.tokens_per_step, statistics.median(job.tracking)
     print(f"SFT, batches of {BATCH} x {tokens_per_step / BATCH:.0f} tokens, one thread, CPU time\n")
     print(f"{'':<20}{'ms per step':>14}{'tokens per CPU s':>20}")
     for name, each in seconds.items():
-        median = statistics.median(each)
+        median = statistics.median(one.cpu for one in each)
         print(f"{name:<20}{1000 * median:>14.1f}{tokens_per_step / median:>20,.0f}")
 
     print(f"{'of which tracking':<20}{1000 * tracking:>14.1f}")
 
-    def ratio(above: str, below: str) -> float:
-        return statistics.median(a / b for a, b in zip(seconds[above], seconds[below], strict=True))
+    def ratio(above: str, below: str, *, wall: bool = False) -> float:
+        pairs = zip(seconds[above], seconds[below], strict=True)
+        return statistics.median(a[wall] / b[wall] for a, b in pairs)
 
+    of_program = statistics.median(one.cpu for one in seconds["program"])
     figures = {
         "of_plain_trl": ratio("plain TRL", "program"),
         "of_bare_loop": ratio("bare loop", "program"),
-        "tracking_cost": tracking / (statistics.median(seconds["program"]) - tracking),
+        "tracking_cost": tracking / (of_program - tracking),
         "trl_of_bare_loop": ratio("bare loop", "plain TRL"),
-        "tokens_per_cpu_s": tokens_per_step / statistics.median(seconds["program"]),
+        "tokens_per_cpu_s": tokens_per_step / of_program,
+        "of_plain_trl_wall": ratio("plain TRL", "program", wall=True),
+        "of_bare_loop_wall": ratio("bare loop", "program", wall=True),
     }
     print()
     print(json.dumps({name: round(value, 3) for name, value in figures.items()}))

@@ -23,7 +23,7 @@ def prune_released_checkpoints(
     left that ended a week ago goes too."""
     now = datetime.now(UTC)
     with warehouse.open() as tables, model_objects.open() as objects:
-        report = prune_released(tables, objects, now, keep=5)
+        report = prune_released(tables, objects, now)
         left = remove_work_directories(tables, training.site(), now)
     context.log.info(f"{len(report.pruned)} checkpoints removed, {len(report.elsewhere)} lie in another store")
     context.log.info(f"{len(left)} work directories of ended jobs removed")

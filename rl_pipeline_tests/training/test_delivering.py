@@ -205,7 +205,7 @@ def test_when_the_best_is_withdrawn_the_best_of_the_others_is_marked_again_and_k
     for _ in range(2):
         withdraw(deliveries.tables, deliveries.objects, tracker, a_job("second"), now)
     assert deliveries.best() == ["first", "large"]
-    pruned = prune_released(deliveries.tables, deliveries.objects, now + timedelta(days=91), keep=5).pruned
+    pruned = prune_released(deliveries.tables, deliveries.objects, now + timedelta(days=91)).pruned
     assert set(pruned) == {"incomplete/final", "lesser/final", "shadow/final"}
 
 

@@ -19,7 +19,6 @@ class RecordedCheckpoint:
     """A row of `model_checkpoints`, as far as retention looks at it."""
 
     id: str
-    job_id: str
     url: str
     created_at: datetime
     is_best: bool
@@ -37,29 +36,26 @@ class RetentionReport:
 
 
 def to_prune(
-    recorded: Iterable[RecordedCheckpoint], now: datetime, *, keep: int, days: int = RETENTION_DAYS
+    recorded: Iterable[RecordedCheckpoint], now: datetime, days: int = RETENTION_DAYS
 ) -> list[RecordedCheckpoint]:
-    """The checkpoints whose files go, oldest first: older than `days`, or not among the `keep` newest of their job.
+    """The checkpoints whose files go, oldest first: those older than `days`; the best and the deployed stay for ever.
 
-    The best and the deployed ones stay for ever, and do not count towards `keep`.
+    A job releases one checkpoint, so no number of them is kept of it.
     """
-    prunable = [each for each in recorded if not (each.is_best or each.deployed or each.pruned_at)]
-    prunable.sort(key=lambda each: (each.created_at, each.id), reverse=True)
-    newer: dict[str, int] = {}
-    due = []
-    for each in prunable:
-        newer[each.job_id] = newer.get(each.job_id, 0) + 1
-        if newer[each.job_id] > keep or now - each.created_at > timedelta(days=days):
-            due.append(each)
-    return due[::-1]
+    due = [
+        each
+        for each in recorded
+        if now - each.created_at > timedelta(days=days) and not (each.is_best or each.deployed or each.pruned_at)
+    ]
+    return sorted(due, key=lambda each: (each.created_at, each.id))
 
 
 def prune_released(
-    warehouse: Warehouse, objects: Objects, now: datetime, *, keep: int, days: int = RETENTION_DAYS
+    warehouse: Warehouse, objects: Objects, now: datetime, days: int = RETENTION_DAYS
 ) -> RetentionReport:
     """Remove the files of the checkpoints that are due, and say so in their rows. What was killed may be repeated."""
     pruned, elsewhere = [], []
-    for due in to_prune(_recorded(warehouse), now, keep=keep, days=days):
+    for due in to_prune(_recorded(warehouse), now, days):
         prefix = prefix_of(objects, due.url)
         if prefix is None:
             elsewhere.append(due.id)
@@ -73,7 +69,7 @@ def prune_released(
 def _recorded(warehouse: Warehouse) -> list[RecordedCheckpoint]:
     rows = warehouse.query(
         """
-        SELECT id, job_id, checkpoint_path AS url, created_at, is_best, deployed
+        SELECT id, checkpoint_path AS url, created_at, is_best, deployed
         FROM model_checkpoints FINAL WHERE pruned_at IS NULL
         """
     )

@@ -32,7 +32,6 @@ class Resumable(Trainer):
     def attach(self, session: Session) -> None:
         """From now on states are saved, stops heeded and progress reported as the session wants it."""
         self.session = session
-        self._began = time.monotonic()
         self._seconds_before = 0.0
         self._tokens = 0
         self._local_tokens = torch.zeros((), dtype=torch.long)
@@ -53,8 +52,8 @@ class Resumable(Trainer):
 
     @property
     def seconds(self) -> float:
-        """Time spent on training, by all attempts."""
-        return self._seconds_before + time.monotonic() - self._began
+        """Time spent by all attempts, each from its start; what one did after its last state is not in it."""
+        return self._seconds_before + time.monotonic() - self.session.began
 
     def at_boundary(self) -> bool:
         """Whether the state after this step can be resumed from; a save that is due waits until it can."""

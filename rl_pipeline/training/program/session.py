@@ -1,6 +1,7 @@
 """What every part of the training program knows of the run it is in."""
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -27,6 +28,8 @@ class Session:
     tokenizer: PreTrainedTokenizerBase
     reporter: Reporter
     stop: StopRequest
+    began: float = field(default_factory=time.monotonic)
+    """What an attempt costs is counted from here: a reward model is learnt before the first step."""
 
     @property
     def writes(self) -> bool:

@@ -18,10 +18,8 @@ from rl_pipeline.training.checkpoints.storage import saving
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
 
-def recorded(
-    name: str, *, days: float, job: str = "job", best: bool = False, deployed: bool = False
-) -> RecordedCheckpoint:
-    return RecordedCheckpoint(name, job, f"file:///{name}", NOW - timedelta(days=days), best, deployed)
+def recorded(name: str, *, days: float, best: bool = False, deployed: bool = False) -> RecordedCheckpoint:
+    return RecordedCheckpoint(name, f"file:///{name}", NOW - timedelta(days=days), best, deployed)
 
 
 def ids(found: list[RecordedCheckpoint]) -> list[str]:
@@ -30,30 +28,23 @@ def ids(found: list[RecordedCheckpoint]) -> list[str]:
 
 def test_ninety_days_are_the_life_of_a_checkpoint() -> None:
     rows = [recorded("young", days=90), recorded("old", days=90.001), recorded("older", days=200)]
-    assert ids(to_prune(rows, NOW, keep=5)) == ["older", "old"]
+    assert ids(to_prune(rows, NOW)) == ["older", "old"]
 
 
 def test_the_best_and_the_deployed_stay_for_ever() -> None:
     rows = [recorded("best", days=900, best=True), recorded("deployed", days=900, deployed=True)]
-    assert to_prune(rows, NOW, keep=1) == []
+    assert to_prune(rows, NOW) == []
 
 
-def test_the_newest_of_each_job_stay_and_protected_ones_do_not_count() -> None:
-    rows = [recorded(f"a{day}", days=day, job="a", best=day == 1) for day in (1, 2, 3, 4)]
-    rows += [recorded("b9", days=9, job="b")]
-    assert ids(to_prune(rows, NOW, keep=2)) == ["a4"]
-
-
-def test_what_is_gone_is_not_due_again_and_counts_no_more() -> None:
-    gone = RecordedCheckpoint("gone", "job", "file:///gone", NOW - timedelta(days=1), False, False, NOW)
-    assert to_prune([gone, recorded("kept", days=2)], NOW, keep=1) == []
+def test_what_is_gone_is_not_due_again() -> None:
+    gone = RecordedCheckpoint("gone", "file:///gone", NOW - timedelta(days=100), False, False, NOW)
+    assert to_prune([gone], NOW) == []
 
 
 ROWS = st.lists(
     st.builds(
         RecordedCheckpoint,
         id=st.uuids().map(str),
-        job_id=st.sampled_from("abc"),
         url=st.just("file:///x"),
         created_at=st.integers(0, 200).map(lambda days: NOW - timedelta(days=days)),
         is_best=st.booleans(),
@@ -63,16 +54,12 @@ ROWS = st.lists(
 )
 
 
-@given(ROWS, st.integers(1, 5))
-def test_whatever_the_rows_nothing_protected_or_young_and_within_the_limit_is_due(
-    rows: list[RecordedCheckpoint], keep: int
-) -> None:
-    due = set(ids(to_prune(rows, NOW, keep=keep)))
+@given(ROWS)
+def test_whatever_the_rows_only_what_is_old_and_not_protected_is_due(rows: list[RecordedCheckpoint]) -> None:
+    due = set(ids(to_prune(rows, NOW)))
     for row in rows:
-        rivals = [each for each in rows if each.job_id == row.job_id and not (each.is_best or each.deployed)]
-        rank = sum((each.created_at, each.id) > (row.created_at, row.id) for each in rivals)
         protected = row.is_best or row.deployed
-        assert (row.id in due) == (not protected and (rank >= keep or NOW - row.created_at > timedelta(days=90)))
+        assert (row.id in due) == (not protected and NOW - row.created_at > timedelta(days=90))
 
 
 @pytest.fixture
@@ -116,13 +103,13 @@ def test_pruning_removes_the_files_and_says_so_in_the_row(warehouse: ClickHouseW
     stored(warehouse, objects, "best", days=100, is_best=True)
     stored(warehouse, objects, "deployed", days=100, deployed=True)
     stored(warehouse, objects, "moved", days=100, url="s3://earlier-bucket/moved/final")
-    report = prune_released(warehouse, objects, NOW, keep=5)
+    report = prune_released(warehouse, objects, NOW)
     assert (report.pruned, report.elsewhere) == (("old",), ("moved",))
     assert present(objects) == {"young", "best", "deployed", "moved"}
     rows = warehouse.query("SELECT * FROM model_checkpoints FINAL WHERE pruned_at IS NOT NULL").to_dicts()
     assert [(row["id"], row["pruned_at"], row["version"]) for row in rows] == [("old", NOW, 4)]
     assert (rows[0]["performance_metrics"], rows[0]["training_iteration"]) == ('{"success": 0.5}', 10)
-    assert prune_released(warehouse, objects, NOW, keep=5).pruned == ()
+    assert prune_released(warehouse, objects, NOW).pruned == ()
 
 
 class _DeploysMeanwhile:
@@ -146,6 +133,6 @@ def test_a_checkpoint_that_is_deployed_while_others_are_pruned_stays(
 ) -> None:
     stored(warehouse, objects, "first", days=102)
     stored(warehouse, objects, "second", days=101)
-    report = prune_released(warehouse, _DeploysMeanwhile(objects, warehouse), NOW, keep=5)
+    report = prune_released(warehouse, _DeploysMeanwhile(objects, warehouse), NOW)
     assert report.pruned == ("first",)
     assert present(objects) == {"second"}

@@ -56,6 +56,11 @@ def test_online_algorithms_share_what_is_said_of_them() -> None:
     assert rates == {"ppo": 1e-5, "rloo": 1e-5, "sft": 1e-4}
 
 
+def test_ppo_clips_something_in_every_preset() -> None:
+    for preset in load_presets():
+        assert preset.sections_for("ppo")["online"]["updates_per_iteration"] > 1, preset.name
+
+
 def test_massgen_has_its_own_defaults() -> None:
     source = source_preset("massgen")
     assert source.algorithm == "grpo"

@@ -1,6 +1,7 @@
 """SFT: what reaches the loss, and what is measured on the holdout."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -55,6 +56,11 @@ def test_the_labels_of_a_batch_are_what_the_agents_wrote(session: Session) -> No
     assert set(texts) <= written
     positions = batch["labels"] != -100
     assert torch.equal(batch["labels"][positions], batch["input_ids"][positions])
+
+
+def test_what_is_done_before_the_first_step_counts_as_time_spent(session: Session) -> None:
+    an_hour_ago = replace(session, began=session.began - 3600)
+    assert imitation_trainer(an_hour_ago).seconds >= 3600
 
 
 def test_the_loss_is_the_mean_over_what_the_agents_wrote(session: Session) -> None:
