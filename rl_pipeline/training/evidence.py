@@ -5,7 +5,7 @@ look other than newer ones, and another configuration measures something else. W
 of the model in service, nor new: a job of its own learns from it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -36,13 +36,12 @@ def read_evidence(
         """
     ).to_dicts()
     trainings = [job for job in jobs if _is_training(job)]
-    last = next(iter(trainings), None)
-    completed = next((job for job in trainings if job["state"] == "completed"), None)
+    completed = [job for job in trainings if job["state"] == "completed"]
     own = (job["job_id"] for job in jobs if _is_own(job) and job["state"] not in FINAL_STATES)
     return Evidence(
-        new_since_last_training=new_rewarded(warehouse, stream, last),
+        new_since_last_training=new_rewarded(warehouse, stream, trainings),
         new_since_last_completed=new_rewarded(warehouse, stream, completed),
-        last_training=last["job_id"] if last else "",
+        last_training=trainings[0]["job_id"] if trainings else "",
         under_way=next(own, None),
         serving=serving_model(warehouse, stream, now),
         scheduled_for=scheduled_for,
@@ -64,13 +63,14 @@ def _is_own(job: Mapping[str, Any]) -> bool:
     return bool(job["trigger_reason"] != "manual")
 
 
-def new_rewarded(warehouse: Warehouse, stream: str, last: Mapping[str, Any] | None) -> int:
-    """How many trajectories have a reward and came after what a job learns from; all of them where there was none.
+def new_rewarded(warehouse: Warehouse, stream: str, jobs: Sequence[Mapping[str, Any]]) -> int:
+    """How many trajectories have a reward and came after what any of the jobs learns from, in whatever order they ran.
 
     A job that has not made its dataset yet will use what is there when it does: what came since it was accepted counts.
     """
-    watermark = int(last["watermark"]) if last else 0
-    since = last["accepted_at"] if last and not watermark else datetime.fromtimestamp(0, UTC)
+    watermark = max((int(job["watermark"]) for job in jobs), default=0)
+    unstarted = (job["accepted_at"] for job in jobs if not job["watermark"])
+    since = max(unstarted, default=datetime.fromtimestamp(0, UTC))
     found = warehouse.query(
         f"""
         SELECT uniqExact(sequence) AS count FROM rewards

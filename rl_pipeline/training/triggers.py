@@ -50,7 +50,7 @@ class Evidence:
     new_since_last_training: int
     new_since_last_completed: int
     last_training: str = ""
-    """The job of the last training, which may be under way, or have failed if the pipeline itself asked for it."""
+    """The training that was accepted last: it may be under way, or have failed if the pipeline itself asked for it."""
     under_way: str | None = None
     """A job that was asked for by the pipeline itself and has not ended."""
     serving: ServingModel | None = None

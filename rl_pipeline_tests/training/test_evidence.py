@@ -84,6 +84,26 @@ def test_what_a_job_could_have_used_is_no_longer_new(warehouse: ClickHouseWareho
     assert (found.last_training, found.under_way) == ("failed", None)
 
 
+def test_what_is_new_came_after_the_training_that_learnt_furthest_whichever_was_accepted_last(
+    warehouse: ClickHouseWarehouse,
+) -> None:
+    store_rewards(warehouse, 105, at=NOW - 5 * DAY, every=MINUTE)
+    store_job(warehouse, "waited", "completed", at=NOW - 4 * DAY, watermark=100, reason="scheduled")
+    store_job(warehouse, "overtook", "completed", at=NOW - 4 * DAY + MINUTE, watermark=50)
+    found = read_evidence(warehouse, STREAM, now=NOW)
+    assert (found.new_since_last_training, found.new_since_last_completed) == (5, 5)
+    assert found.last_training == "overtook", "the next request is named after it"
+
+
+def test_a_job_that_waits_while_a_later_one_trains_will_learn_what_came_before_it(
+    warehouse: ClickHouseWarehouse,
+) -> None:
+    store_rewards(warehouse, 100, at=NOW, every=MINUTE)
+    store_job(warehouse, "waiting", "ready", at=NOW + timedelta(minutes=89, seconds=30))
+    store_job(warehouse, "running", "running", at=NOW + timedelta(minutes=99), watermark=40)
+    assert read_evidence(warehouse, STREAM, now=NOW).new_since_last_training == 10
+
+
 def test_a_job_that_has_no_dataset_yet_counts_from_when_it_was_accepted(warehouse: ClickHouseWarehouse) -> None:
     store_rewards(warehouse, 100, at=NOW, every=MINUTE)
     store_job(warehouse, "waiting", "waiting", at=NOW + timedelta(minutes=89, seconds=30))
