@@ -60,7 +60,7 @@ def train(  # noqa: PLR0917  # Typer reads its options from here
     learning_rate: Annotated[float | None, typer.Option(help="Else 1e-5.")] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Trajectories per step; else 32.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the dataset; else 3.")] = None,
-    priority: Annotated[Priority, typer.Option(help="The order among waiting jobs.")] = Priority.HIGH,
+    priority: Annotated[Priority | None, typer.Option(help="The order among waiting jobs; else high.")] = None,
     shadow: Annotated[bool, typer.Option("--shadow", help="Train and validate, and never deploy.")] = False,
     job: Annotated[str | None, typer.Option(help="The job's id; else manual- and a new UUID.")] = None,
     notes: Annotated[str | None, typer.Option(help="For people.")] = None,
@@ -68,6 +68,7 @@ def train(  # noqa: PLR0917  # Typer reads its options from here
     """Ask for a training job; it starts by itself when it is its turn."""
     from rl_pipeline.contracts import TrainingRequest
     from rl_pipeline.contracts.registry import validated
+    from rl_pipeline.training.jobs.requests import PRIORITIES
     from rl_pipeline.training.spoken import spoken_request
 
     asked = {
@@ -87,13 +88,14 @@ def train(  # noqa: PLR0917  # Typer reads its options from here
     options = _without_none(asked)
     job_id, now = job or f"manual-{uuid4()}", datetime.now(UTC)
     if sentence is not None:
-        if options != {"training_config": {"dataset": {"source": "clickhouse"}}} or priority is not Priority.HIGH:
+        if options != {"training_config": {"dataset": {"source": "clickhouse"}}} or priority is not None:
             raise PipelineError("say it in words or with options, not both")
         request = spoken_request(sentence, job_id=job_id, requester=_REQUESTER, now=now)
     else:
         if source in (Source.S3, Source.LOCAL) and path is None:
             raise PipelineError(f"say with --path where the files are that {source} has")
-        manual = {"requester": _REQUESTER, "trigger_reason": "manual", "priority": str(priority)}
+        order = PRIORITIES["manual"] if priority is None else str(priority)
+        manual = {"requester": _REQUESTER, "trigger_reason": "manual", "priority": order}
         request = validated(TrainingRequest, {"training_job_id": job_id, "timestamp": now, **manual, **options})
     typer.echo(publish_request(request))
 

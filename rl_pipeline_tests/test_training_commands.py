@@ -106,12 +106,18 @@ def test_options_ask_for_what_they_say_and_leave_the_rest_to_the_pipeline(run: R
     assert "compute" not in config
 
 
+def test_a_person_who_names_no_priority_has_that_of_people(run: Run, stream: JetStream) -> None:
+    run("train", "--samples", "500")
+    assert (published(stream)["trigger_reason"], published(stream)["priority"]) == ("manual", "high")
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (["train", "Please do something"], "does not ask for a training"),
         (["train", EXAMPLE, "--samples", "5"], "in words or with options, not both"),
         (["train", EXAMPLE, "--priority", "urgent"], "in words or with options, not both"),
+        (["train", EXAMPLE, "--priority", "high"], "in words or with options, not both"),
         (["train", "--source", "local"], "say with --path where the files are"),
         (["train", "--domains", "coding"], "write domains as"),
         (["train", "--domains", "cooking=1"], "domain_shares"),

@@ -66,8 +66,8 @@ _JUDGED = """
     SELECT
         trajectory_id, version, stream_time, source, user, task_id, group_id, domain, task_status, tools, raw_total,
         if({normalised:Bool}, normalised_total, raw_total) AS reward, reward_revision, configuration,
-        if({imported:Bool}, ended_at, stream_time) AS moment,
         trajectory_id IN (SELECT trajectory_id FROM imported_trajectories) AS is_brought,
+        if(is_brought, ended_at, stream_time) AS moment,
         multiIf(
             (user != '' AND erased_until >= if(is_brought, least(stream_time, ended_at), stream_time)) OR position IN (
                 SELECT sequence FROM trajectory_ledger

@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rl_pipeline.contracts.training_status import FailureCode
-from rl_pipeline.curation.datasets import StoredDataset, fetch_dataset, newest_dataset
+from rl_pipeline.curation.datasets import DatasetDamaged, StoredDataset, fetch_dataset, newest_dataset
+from rl_pipeline.curation.manifest import ManifestUnreadable
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.stores.lease import KeptLease, LeaseLost
-from rl_pipeline.stores.objects import Objects, ObjectsUnavailable
+from rl_pipeline.stores.objects import CorruptObject, ObjectMissing, Objects, ObjectsUnavailable
 from rl_pipeline.stores.stream import StreamUnavailable
 from rl_pipeline.stores.tracker import Tracker
 from rl_pipeline.stores.warehouse import Warehouse, WarehouseUnavailable
@@ -66,9 +67,14 @@ from rl_pipeline.training.site import TrainingSite
 
 # Of smaller models the estimator's own import takes more time and memory than what it would tell.
 _WORTH_AN_ESTIMATE = 100_000_000
-# What passes by itself: the next attempt finds it gone, fetches once more what was damaged, or trains it again.
+# What passes by itself: the next attempt finds it gone, fetches once more what was damaged, or trains it again. While
+# somebody is erased from a dataset, it is not what its row says, and files that it had are missing.
 _PASSING = (
     ObjectsUnavailable,
+    ObjectMissing,
+    CorruptObject,
+    ManifestUnreadable,
+    DatasetDamaged,
     StreamUnavailable,
     WarehouseUnavailable,
     HubUnreachable,
@@ -184,11 +190,11 @@ def _end_for_people(run: AttemptRun) -> None:
 
 
 def _completed(run: AttemptRun) -> CompletedAttempt:
-    dataset = newest_dataset(run.tables, run.job.job_id)
     finished = finished_before(run.site, run.attempts)
     if finished is None:
-        finished = _train(run, dataset)
+        finished, dataset = _train(run)
     else:
+        dataset = newest_dataset(run.tables, run.job.job_id)
         keep_plan(run.tables, run.attempt, finished.plan)
     run.tell(f"trained {finished.result['steps']} steps in {finished.result['seconds']:.0f} s; storing the checkpoint")
     # From here on others see what was made: not for a job that was cancelled, nor if another run is at it.
@@ -225,7 +231,8 @@ def _withdrawn_if_cancelled(run: AttemptRun) -> Iterator[None]:
         raise
 
 
-def _train(run: AttemptRun, dataset: StoredDataset) -> FinishedTraining:
+def _train(run: AttemptRun) -> tuple[FinishedTraining, StoredDataset]:
+    """What was trained, and on what."""
     job, site = run.job, run.site
     asked = job.request.training_config
     if asked.algorithm is None or asked.base_model is None:
@@ -235,6 +242,8 @@ def _train(run: AttemptRun, dataset: StoredDataset) -> FinishedTraining:
         raise NobodySigns("no key signs checkpoints: put <key id>:<private key> into CHECKPOINT_SIGNING_KEY, ask again")
     base = run.base_models.find(asked.base_model, run.models)
     work = site.directory(job.job_id, run.attempt.number)
+    # Not before: to find the model may take hours, and an erasure meanwhile changes the dataset.
+    dataset = newest_dataset(run.tables, job.job_id)
     fetch_dataset(run.datasets, dataset, work.dataset)
     machine, size = inspect_machine(run.environment), size_of_model(base)
     first = plan_of(
@@ -255,7 +264,7 @@ def _train(run: AttemptRun, dataset: StoredDataset) -> FinishedTraining:
     lay_out(site, job, run.attempt, plan, base)
     for note in plan.notes:
         run.tell(note)
-    return run_program(
+    finished = run_program(
         plan,
         work,
         site,
@@ -263,6 +272,7 @@ def _train(run: AttemptRun, dataset: StoredDataset) -> FinishedTraining:
         stop_requested=run.lease.lost.is_set,
         on_progress=_followed(run, plan),
     )
+    return finished, dataset
 
 
 def _followed(run: AttemptRun, plan: TrainingPlan) -> Callable[[Mapping[str, Any]], None]:

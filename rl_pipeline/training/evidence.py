@@ -1,10 +1,11 @@
 """What the warehouse knows that decides about trainings: what is new, how the model in service does, what is scored.
 
 Rewards are read as they were first computed under the configuration in force: later feedback makes older trajectories
-look other than newer ones, and another configuration measures something else.
+look other than newer ones, and another configuration measures something else. What files have brought is no experience
+of the model in service, nor new: a job of its own learns from it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,11 +16,13 @@ from rl_pipeline.training.triggers import Evidence
 
 _RECENT = timedelta(hours=24)
 
+_CAME_BY_ITSELF = "trajectory_id NOT IN (SELECT trajectory_id FROM imported_trajectories)"
 # A reward that was published has a second row, which says the same.
-_FIRST_REWARDS = """
+_FIRST_REWARDS = f"""
     SELECT sequence, model_version, stream_time, raw_total FROM rewards
-    WHERE stream = {stream:String} AND configuration = {configuration:String} AND revision = 0
-"""
+    WHERE stream = {{stream:String}} AND configuration = {{configuration:String}} AND revision = 0
+        AND {_CAME_BY_ITSELF}
+"""  # noqa: S608  # all of it is ours
 
 
 def read_evidence(
@@ -33,13 +36,12 @@ def read_evidence(
         """
     ).to_dicts()
     trainings = [job for job in jobs if _is_training(job)]
-    last = next(iter(trainings), None)
-    completed = next((job for job in trainings if job["state"] == "completed"), None)
+    completed = [job for job in trainings if job["state"] == "completed"]
     own = (job["job_id"] for job in jobs if _is_own(job) and job["state"] not in FINAL_STATES)
     return Evidence(
-        new_since_last_training=new_rewarded(warehouse, stream, last),
+        new_since_last_training=new_rewarded(warehouse, stream, trainings),
         new_since_last_completed=new_rewarded(warehouse, stream, completed),
-        last_training=last["job_id"] if last else "",
+        last_training=trainings[0]["job_id"] if trainings else "",
         under_way=next(own, None),
         serving=serving_model(warehouse, stream, now),
         scheduled_for=scheduled_for,
@@ -61,18 +63,20 @@ def _is_own(job: Mapping[str, Any]) -> bool:
     return bool(job["trigger_reason"] != "manual")
 
 
-def new_rewarded(warehouse: Warehouse, stream: str, last: Mapping[str, Any] | None) -> int:
-    """How many trajectories have a reward and came after what a job learns from; all of them where there was none.
+def new_rewarded(warehouse: Warehouse, stream: str, jobs: Sequence[Mapping[str, Any]]) -> int:
+    """How many trajectories have a reward and came after what any of the jobs learns from, in whatever order they ran.
 
     A job that has not made its dataset yet will use what is there when it does: what came since it was accepted counts.
     """
-    watermark = int(last["watermark"]) if last else 0
-    since = last["accepted_at"] if last and not watermark else datetime.fromtimestamp(0, UTC)
+    watermark = max((int(job["watermark"]) for job in jobs), default=0)
+    unstarted = (job["accepted_at"] for job in jobs if not job["watermark"])
+    since = max(unstarted, default=datetime.fromtimestamp(0, UTC))
     found = warehouse.query(
-        """
+        f"""
         SELECT uniqExact(sequence) AS count FROM rewards
-        WHERE stream = {stream:String} AND sequence > {watermark:UInt64} AND stream_time > {since:DateTime64(3, 'UTC')}
-        """,
+        WHERE stream = {{stream:String}} AND sequence > {{watermark:UInt64}}
+            AND stream_time > {{since:DateTime64(3, 'UTC')}} AND {_CAME_BY_ITSELF}
+        """,  # noqa: S608  # put together from the texts above
         {"stream": stream, "watermark": watermark, "since": _moment(since)},
     )
     return int(found["count"][0])
@@ -85,12 +89,11 @@ def serving_model(warehouse: Warehouse, stream: str, now: datetime) -> ServingMo
         return None
     known = {"stream": stream, "configuration": current["hash"][0], "since": _moment(now - _RECENT)}
     serving = warehouse.query(
-        """
-        SELECT model_version, uniqExact(sequence) AS count FROM rewards
-        WHERE stream = {stream:String} AND configuration = {configuration:String} AND revision = 0
-            AND stream_time > {since:DateTime64(3, 'UTC')} AND model_version != ''
+        f"""
+        SELECT model_version, uniqExact(sequence) AS count
+        FROM ({_FIRST_REWARDS} AND stream_time > {{since:DateTime64(3, 'UTC')}} AND model_version != '')
         GROUP BY model_version ORDER BY count DESC, model_version LIMIT 1
-        """,
+        """,  # noqa: S608  # put together from the texts above
         known,
     )
     if serving.is_empty():

@@ -10,6 +10,7 @@ from typing import Any
 
 from rl_pipeline.contracts import TrainingRequest
 from rl_pipeline.errors import PipelineError
+from rl_pipeline.training.jobs.requests import PRIORITIES
 
 EXAMPLE = "Trigger training job with 10K samples from last 30 days"
 
@@ -59,7 +60,7 @@ def spoken_request(sentence: str, *, job_id: str, requester: str, now: datetime)
             "timestamp": now,
             "requester": requester,
             "trigger_reason": "manual",
-            "priority": found["priority"]["priority"] if "priority" in found else "high",
+            "priority": found["priority"]["priority"] if "priority" in found else PRIORITIES["manual"],
             "training_config": _config(found),
             "metadata": {"shadow": True} if "shadow" in found else {},
         }

@@ -1,15 +1,15 @@
-"""When a training is asked for, and with which priority: one decision for every occasion.
+"""When the pipeline itself asks for a training, and with which priority: one decision for every occasion.
 
 | evidence | reason | priority |
 |---|---|---|
 | the model in service has become worse | `performance_degradation` | urgent |
-| somebody asks for it | `manual` | high |
 | enough new trajectories since the last training | `threshold_reached` | normal |
 | it is time, and something is new since the last that completed | `scheduled` | normal |
 | otherwise | wait | |
 
 The first row that holds decides. Whatever is decided becomes a request on `agent.rl.training.request.v1`, like any
-other; its id is made of what caused it, so that saying it again asks for nothing more.
+other; its id is made of what caused it, so that saying it again asks for nothing more. A person who asks (`manual`,
+high) needs no evidence and no decision: see `spoken` and the command `train`. Among jobs the priority decides.
 """
 
 from collections.abc import Mapping
@@ -50,12 +50,10 @@ class Evidence:
     new_since_last_training: int
     new_since_last_completed: int
     last_training: str = ""
-    """The job of the last training, which may be under way, or have failed if the pipeline itself asked for it."""
+    """The training that was accepted last: it may be under way, or have failed if the pipeline itself asked for it."""
     under_way: str | None = None
     """A job that was asked for by the pipeline itself and has not ended."""
     serving: ServingModel | None = None
-    manual: bool = False
-    """Somebody asks for it."""
     scheduled_for: datetime | None = None
     """The time of the schedule, if it is that which asks."""
 
@@ -92,7 +90,7 @@ def decide(evidence: Evidence, policy: TriggerPolicy) -> Decision | Wait:
     """What the evidence calls for, by the table above.
 
     While a job that the pipeline asked for is under way, neither the threshold nor the schedule asks for another: it
-    would learn from the same trajectories. A model that becomes worse does not wait for it, nor does a person.
+    would learn from the same trajectories. A model that becomes worse does not wait for it.
     """
     serving = evidence.serving
     if serving is not None and needs_training(serving, policy.degradation_drop):
@@ -103,14 +101,10 @@ def decide(evidence: Evidence, policy: TriggerPolicy) -> Decision | Wait:
             cause=f"degradation {serving.version} {serving.times_asked}",
             degraded_model=serving.version,
         )
-    if evidence.manual:
-        return Decision("manual", "somebody asked for it", cause=f"manual after {evidence.last_training}")
     return _of_its_own_accord(evidence, policy)
 
 
-def request_for(
-    decision: Decision, policy: TriggerPolicy, *, requester: str, now: datetime, job_id: str | None = None
-) -> TrainingRequest:
+def request_for(decision: Decision, policy: TriggerPolicy, *, requester: str, now: datetime) -> TrainingRequest:
     """The request that a decision makes. What it learns from is in the warehouse already: nothing has to be drained."""
     chosen: dict[str, object] = {"min_reward": policy.min_reward, "last_days": policy.last_days}
     if policy.domain_shares is not None:
@@ -122,7 +116,7 @@ def request_for(
         metadata["degraded_model"] = decision.degraded_model
     return TrainingRequest.model_validate(
         {
-            "training_job_id": job_id or decision.job_id,
+            "training_job_id": decision.job_id,
             "timestamp": now,
             "requester": requester,
             "trigger_reason": decision.reason,

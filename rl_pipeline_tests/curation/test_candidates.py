@@ -170,6 +170,15 @@ def test_files_offer_what_they_brought_for_this_job_and_nothing_else(warehouse: 
     assert (ids(found), found.left_out) == ({dated}, Counter(outside_window=1))
 
 
+def test_what_files_have_brought_for_another_job_is_dated_by_when_it_ended_too(warehouse: Warehouse) -> None:
+    months_ago = {"ended_at": NOW - timedelta(days=900)}
+    old, late, new = store(warehouse, [Attempt(columns=months_ago), Attempt(columns=months_ago), Attempt()])
+    rows = pl.DataFrame({"job_id": ["job-2"] * 2, "trajectory_id": [old, new]})
+    warehouse.insert("imported_trajectories", rows)
+    found = offer(warehouse, filters={"last_days": 30})
+    assert (ids(found), found.left_out) == ({late, new}, Counter(outside_window=1)), "by the stream it may come late"
+
+
 def test_a_row_that_was_stored_twice_is_offered_once(warehouse: Warehouse) -> None:
     store(warehouse, [Attempt()])
     store(warehouse, [Attempt()])

@@ -2,19 +2,27 @@
 
 import errno
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import polars as pl
 import pytest
 
 from rl_pipeline.contracts.training_status import FailureCode
+from rl_pipeline.curation.datasets import DatasetDamaged
+from rl_pipeline.curation.forgetting import drop_erased
+from rl_pipeline.curation.manifest import ManifestUnreadable
 from rl_pipeline.embedded.nats_server import NatsServer
+from rl_pipeline.ingestion.ledger import ERASED_REVISION
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.stores.mlflow_tracker import MLflowTracker
+from rl_pipeline.stores.objects import CorruptObject, ObjectMissing
 from rl_pipeline.training.attempting import TrainingFailed
 from rl_pipeline.training.carrying_out import ending_in_its_row
 from rl_pipeline.training.checkpoints.manifest import CheckpointCorrupt
-from rl_pipeline.training.plans.base_models import BaseModelUnavailable, HubUnreachable
+from rl_pipeline.training.plans.base_models import BaseModels, BaseModelUnavailable, HubUnreachable
 from rl_pipeline_tests.training.stored_training import (
     TrainingPlace,
     recorded_episodes,
@@ -43,6 +51,10 @@ def place(scored: ClickHouseWarehouse, stream: JetStream, nats_server: NatsServe
         (ConnectionResetError("Connection reset by peer"), "INFRA"),
         (HubUnreachable("the hub is away"), "INFRA"),
         (CheckpointCorrupt("final", "'model.safetensors' was changed"), "INFRA"),
+        (DatasetDamaged("the manifest is not the one that was stored"), "INFRA"),
+        (ManifestUnreadable("it is half a manifest"), "INFRA"),
+        (CorruptObject("conversations.parquet"), "INFRA"),
+        (ObjectMissing("conversations.parquet"), "INFRA"),
         (BaseModelUnavailable("there is no such model"), "UNKNOWN"),
         (KeyError("a bug"), "UNKNOWN"),
     ],
@@ -57,6 +69,30 @@ def test_what_may_pass_is_tried_again_and_nothing_else(
     assert failed.value.failure.code == code
     ended = place.attempts("job")[-1]
     assert (ended.outcome, ended.failure_code) == ("failed", code)
+
+
+def test_who_is_erased_while_the_base_model_is_fetched_is_not_trained_on_and_the_attempt_goes_on(
+    place: TrainingPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = BaseModels.find
+
+    def find_slowly(*arguments: Any) -> Path:
+        mark = {"verdict": pl.lit("erased"), "revision": pl.lit(ERASED_REVISION)}
+        rows = place.tables.query("SELECT stream, sequence, stream_time FROM trajectory_ledger FINAL LIMIT 1")
+        place.tables.insert("trajectory_ledger", rows.with_columns(**mark))
+        dropped = drop_erased(
+            place.tables, place.datasets, "job.r1", datetime.now(UTC), copies=place.directory / "work"
+        )
+        assert dropped.trajectories == 1
+        return find(*arguments)
+
+    monkeypatch.setattr(BaseModels, "find", find_slowly)
+    write_strict_model(place.directory / "models" / "strict")
+    place.ask("job", max_steps=1, evaluation=False)
+    attempt = place.started()
+    curated = place.curated(attempt).report.kept
+    done = place.carry_out(attempt)
+    assert (place.attempts("job")[-1].outcome, done.result["samples"]) == ("completed", curated - 1)
 
 
 def test_without_a_key_to_sign_with_nothing_is_trained(place: TrainingPlace) -> None:
@@ -83,7 +119,7 @@ def test_what_a_killed_program_has_begun_in_the_tracker_ends_as_its_attempt(
         tracker.start_run("job", 1)
         raise broken
 
-    monkeypatch.setattr("rl_pipeline.training.carrying_out.newest_dataset", kill)
+    monkeypatch.setattr("rl_pipeline.training.carrying_out.finished_before", kill)
     place.tracking_uri = f"sqlite:///{place.directory / 'mlflow.db'}"
     tracker = MLflowTracker(place.tracking_uri)
     place.ask("job")

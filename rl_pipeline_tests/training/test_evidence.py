@@ -16,7 +16,7 @@ from rl_pipeline.training.evidence import read_evidence, serving_model, unscored
 from rl_pipeline.training.jobs.job import Job, State
 from rl_pipeline.training.jobs.requests import Defaults, accept_requests
 from rl_pipeline.training.jobs.rows import write_job
-from rl_pipeline.training.triggers import Decision, TriggerPolicy, Wait
+from rl_pipeline.training.triggers import Decision, TriggerPolicy, Wait, decide
 from rl_pipeline_tests.training.job_tables import (
     CONFIGURATION,
     STREAM,
@@ -84,10 +84,71 @@ def test_what_a_job_could_have_used_is_no_longer_new(warehouse: ClickHouseWareho
     assert (found.last_training, found.under_way) == ("failed", None)
 
 
+def test_what_is_new_came_after_the_training_that_learnt_furthest_whichever_was_accepted_last(
+    warehouse: ClickHouseWarehouse,
+) -> None:
+    store_rewards(warehouse, 105, at=NOW - 5 * DAY, every=MINUTE)
+    store_job(warehouse, "waited", "completed", at=NOW - 4 * DAY, watermark=100, reason="scheduled")
+    store_job(warehouse, "overtook", "completed", at=NOW - 4 * DAY + MINUTE, watermark=50)
+    found = read_evidence(warehouse, STREAM, now=NOW)
+    assert (found.new_since_last_training, found.new_since_last_completed) == (5, 5)
+    assert found.last_training == "overtook", "the next request is named after it"
+
+
+def test_a_job_that_waits_while_a_later_one_trains_will_learn_what_came_before_it(
+    warehouse: ClickHouseWarehouse,
+) -> None:
+    store_rewards(warehouse, 100, at=NOW, every=MINUTE)
+    store_job(warehouse, "waiting", "ready", at=NOW + timedelta(minutes=89, seconds=30))
+    store_job(warehouse, "running", "running", at=NOW + timedelta(minutes=99), watermark=40)
+    assert read_evidence(warehouse, STREAM, now=NOW).new_since_last_training == 10
+
+
 def test_a_job_that_has_no_dataset_yet_counts_from_when_it_was_accepted(warehouse: ClickHouseWarehouse) -> None:
     store_rewards(warehouse, 100, at=NOW, every=MINUTE)
     store_job(warehouse, "waiting", "waiting", at=NOW + timedelta(minutes=89, seconds=30))
     assert read_evidence(warehouse, STREAM, now=NOW).new_since_last_training == 10
+
+
+def bring(warehouse: ClickHouseWarehouse, first: int, count: int) -> None:
+    """Remember that files have brought the trajectories at these sequences."""
+    ids = [f"trajectory-{number}" for number in range(first, first + count)]
+    warehouse.insert("imported_trajectories", pl.DataFrame({"trajectory_id": ids}).with_columns(job_id=pl.lit("files")))
+
+
+def test_what_files_have_brought_is_not_new(warehouse: ClickHouseWarehouse) -> None:
+    store_rewards(warehouse, 60, at=NOW)
+    bring(warehouse, 1, 60)
+    store_job(warehouse, "files", "running", at=NOW, watermark=60, **IMPORTED)
+    store_rewards(warehouse, 7, first=61, at=NOW)
+    found = read_evidence(warehouse, STREAM, now=NOW)
+    assert (found.new_since_last_training, found.new_since_last_completed) == (7, 7)
+    assert isinstance(decide(found, POLICY), Wait)
+
+
+def test_what_files_have_brought_says_nothing_of_the_model_in_service(warehouse: ClickHouseWarehouse) -> None:
+    store_rewards(warehouse, 250, first=301, at=NOW - 3 * DAY, totals=ALIKE)
+    store_rewards(warehouse, 150, first=551, at=NOW - timedelta(hours=5), totals=ALIKE)
+    alone = serving_model(warehouse, STREAM, NOW)
+    assert alone is not None
+    store_rewards(warehouse, 300, first=1, at=NOW - 4 * DAY, totals=(1.0,))
+    store_rewards(warehouse, 300, first=701, at=NOW - MINUTE, totals=(0.0, 0.1))
+    store_rewards(warehouse, 900, first=1001, at=NOW - MINUTE, model="model-2")
+    bring(warehouse, 1, 300)
+    bring(warehouse, 701, 1200)
+    assert serving_model(warehouse, STREAM, NOW) == alone
+    store_job(
+        warehouse,
+        "asked",
+        "running",
+        at=NOW - DAY,
+        reason="performance_degradation",
+        timestamp=NOW - DAY,
+        metadata={"degraded_model": "model-1"},
+    )
+    since = serving_model(warehouse, STREAM, NOW)
+    assert since is not None
+    assert [(day.model_version, day.count) for day in since.since_asked] == [("model-1", 150)]
 
 
 IMPORTED = {"training_config": {"dataset": {"source": "local", "path": "files"}}}

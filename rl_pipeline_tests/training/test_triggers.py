@@ -34,11 +34,10 @@ NOTHING = Evidence(new_since_last_training=10, new_since_last_completed=10, last
     ("evidence", "reason", "priority"),
     [
         ({"serving": WORSE}, "performance_degradation", "urgent"),
-        ({"manual": True}, "manual", "high"),
         ({"new_since_last_training": 5000}, "threshold_reached", "normal"),
         ({"scheduled_for": TWO_O_CLOCK, "new_since_last_completed": 500}, "scheduled", "normal"),
     ],
-    ids=["degradation", "manual", "threshold", "schedule"],
+    ids=["degradation", "threshold", "schedule"],
 )
 def test_each_row_of_the_table_decides(evidence: dict[str, Any], reason: str, priority: str) -> None:
     decided = decide(replace(NOTHING, **evidence), POLICY)
@@ -48,7 +47,6 @@ def test_each_row_of_the_table_decides(evidence: dict[str, Any], reason: str, pr
 
 ALL = {
     "serving": WORSE,
-    "manual": True,
     "new_since_last_training": 5127,
     "scheduled_for": TWO_O_CLOCK,
     "new_since_last_completed": 5127,
@@ -57,12 +55,12 @@ ALL = {
 
 def test_of_rows_that_hold_together_the_first_decides() -> None:
     reasons, evidence = [], replace(NOTHING, **ALL)  # type: ignore[arg-type]
-    for settled in ({"serving": WELL}, {"manual": False}, {"new_since_last_training": 10}, {"scheduled_for": None}):
+    for settled in ({"serving": WELL}, {"new_since_last_training": 10}, {"scheduled_for": None}):
         decided = decide(evidence, POLICY)
         assert isinstance(decided, Decision)
         reasons.append(decided.reason)
         evidence = replace(evidence, **settled)  # type: ignore[arg-type]
-    assert reasons == ["performance_degradation", "manual", "threshold_reached", "scheduled"]
+    assert reasons == ["performance_degradation", "threshold_reached", "scheduled"]
     assert isinstance(decide(evidence, POLICY), Wait)
 
 
@@ -85,9 +83,8 @@ def test_while_a_job_of_its_own_is_under_way_the_pipeline_asks_for_no_other(aski
     assert decide(evidence, POLICY) == Wait("the job job-6 is under way")
 
 
-def test_neither_degradation_nor_a_person_waits_for_a_job_that_is_under_way() -> None:
-    for asking in ({"serving": WORSE}, {"manual": True}):
-        assert isinstance(decide(replace(NOTHING, under_way="job-6", **asking), POLICY), Decision)  # type: ignore[arg-type]
+def test_degradation_does_not_wait_for_a_job_that_is_under_way() -> None:
+    assert isinstance(decide(replace(NOTHING, under_way="job-6", serving=WORSE), POLICY), Decision)
 
 
 def test_the_same_cause_asks_for_the_same_job_and_another_for_another() -> None:

@@ -32,6 +32,9 @@ SENSOR_LEASE = "training-requests"
 _SENSOR_SECONDS = 120
 # Something that is never scored must not hold a job up for ever.
 _PATIENCE_FOR_REWARDS = timedelta(minutes=30)
+# By these words a job's row tells that ingest has arrived; the row's time tells when. A row that is not understood only
+# starts that time once more.
+_AWAITS_REWARDS = "its trajectories are ingested, it waits for their rewards"
 # The waits between them double, up to ten minutes: half an hour.
 MOST_IMPORTS = 8
 """So many imports of a job's files may fail; then it is given up."""
@@ -256,8 +259,11 @@ def _begun(job: Job, now: datetime) -> Job:
 
 
 def _waited(job: Job, unscored: int, now: datetime) -> tuple[Step, ...]:
+    """The next step of a job whose trajectories are ingested. However long that took, their rewards have their time."""
     if not unscored:
         return (job.moved("ready", "it waits for its turn", now),)
+    if job.explanation != _AWAITS_REWARDS:
+        return (job.moved("waiting", _AWAITS_REWARDS, now),)
     if now - job.changed_at > _PATIENCE_FOR_REWARDS:
         return (job.moved("ready", f"it waits for its turn; {unscored} trajectories got no reward in time", now),)
     return ()

@@ -47,7 +47,7 @@ VALID_TRANSITIONS: Mapping[State, frozenset[State]] = MappingProxyType(
     {
         "accepted": frozenset({"importing", "waiting", "ready", "cancelled"}),
         "importing": frozenset({"waiting", "failed", "cancelled"}),
-        "waiting": frozenset({"ready", "cancelled"}),
+        "waiting": frozenset({"waiting", "ready", "cancelled"}),
         "ready": frozenset({"running", "cancelled"}),
         "running": frozenset({"preempting", "cancelling", "ready", "completed", "failed", "cancelled"}),
         "preempting": frozenset({"cancelling", "ready", "completed", "failed", "cancelled"}),

@@ -230,8 +230,26 @@ def test_a_trajectory_that_never_gets_a_reward_does_not_hold_a_job_up_for_ever(s
     sensor.messages.publish("agent.rl.trajectory.v1", b"{}", "trajectory-1")
     sensor.ask("job-1", training_config={"dataset": {"source": "nats_stream"}})
     store_trajectories(sensor.warehouse, 1, scored=0, at=NOW)
-    sensor.look()
+    for _ in range(2):
+        sensor.look()
     sensor.now += timedelta(minutes=31)
+    assert keys(sensor.look().starts) == ["job-1#1"]
+
+
+def test_rewards_have_their_time_from_when_ingest_has_arrived_however_long_that_took(sensor: Sensor) -> None:
+    sensor.ask("job-1", training_config={"dataset": {"source": "local", "path": "files"}})
+    sensor.look()
+    imported(sensor.warehouse, "job-1", 5, sensor.now)
+    sensor.now += timedelta(minutes=40)
+    sensor.look()
+    store_trajectories(sensor.warehouse, 5, scored=0, at=sensor.now)
+    for _ in range(2):
+        tick = sensor.look()
+        assert (sensor.state("job-1"), tick.starts) == ("waiting", []), "nothing can be scored yet"
+    assert tick.waits == "job-1 is waiting: its trajectories are ingested, it waits for their rewards"
+    sensor.now += timedelta(minutes=20)
+    assert sensor.look().starts == []
+    store_rewards(sensor.warehouse, 5, at=sensor.now)
     assert keys(sensor.look().starts) == ["job-1#1"]
 
 
