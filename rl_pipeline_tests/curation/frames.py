@@ -24,6 +24,7 @@ _DEFAULTS: dict[str, Any] = {
     "at": 0,
     "source": "agent-zero",
     "user": 0,
+    "called": 0,
     "domain": "coding",
     "status": "success",
     "environment": "",

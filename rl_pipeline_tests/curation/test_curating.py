@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,18 @@ def test_a_request_is_on_one_side_whatever_its_executions_are_called(
     assert len({side for task, side in sides.items() if task.startswith("run-")}) == 1
     assert set(sides.values()) == {"train", "holdout"}
     assert found.report.leakage.total == 0
+
+
+def test_attempts_of_one_group_are_compared_though_each_has_a_task_id_of_its_own(
+    warehouse: Warehouse, objects: DiskObjects
+) -> None:
+    grouped = [
+        replace(one, columns={"task_id": f"execution-{number}", "group_id": f"group of {one.task}"})
+        for number, one in enumerate(attempts())
+    ]
+    store(warehouse, grouped)
+    assert curated(warehouse, objects, "grpo").report.tasks == 12
+    assert curated(warehouse, objects, "dpo").report.pairs >= 12
 
 
 def test_tasks_that_share_a_page_of_instructions_are_still_held_out(warehouse: Warehouse, objects: DiskObjects) -> None:
