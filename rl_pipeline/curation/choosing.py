@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from rl_pipeline.contracts.training_request import Algorithm
-from rl_pipeline.curation.groups import select_attempts, task_statistics
+from rl_pipeline.curation.groups import one_task_for_each_request, select_attempts, task_statistics
 from rl_pipeline.curation.likeness import without_copies
 from rl_pipeline.curation.pairs import PAIRS, possible_pairs, select_pairs
 from rl_pipeline.curation.policy import Criteria, CurationPolicy
@@ -88,6 +88,7 @@ def is_online(algorithm: Algorithm) -> bool:
 
 def choose(candidates: pl.DataFrame, criteria: Criteria, policy: CurationPolicy) -> Choice:
     """What the algorithm learns from."""
+    candidates = one_task_for_each_request(candidates)
     distinct = without_copies(candidates)
     pairs = pl.DataFrame(schema=PAIRS)
     statistics = task_statistics(distinct)

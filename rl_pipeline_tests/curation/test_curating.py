@@ -238,6 +238,16 @@ def test_attempts_of_one_group_are_compared_though_each_has_a_task_id_of_its_own
     assert curated(warehouse, objects, "dpo").report.pairs >= 12
 
 
+def test_a_request_that_was_executed_often_is_compared_though_each_execution_has_an_id_of_its_own(
+    warehouse: Warehouse, objects: DiskObjects
+) -> None:
+    executions = once_each(20, "Fix the failing test", lambda tried: f"tried {tried}")
+    store(warehouse, [replace(one, reward=number / 20) for number, one in enumerate(executions)])
+    assert curated(warehouse, objects, "dpo").report.pairs == POLICY.pairs_per_task
+    played = curated(warehouse, objects, "grpo").report
+    assert (played.tasks, played.prompts, played.kept) == (1, 1, POLICY.attempts_per_task)
+
+
 def test_tasks_that_share_a_page_of_instructions_are_still_held_out(warehouse: Warehouse, objects: DiskObjects) -> None:
     page = " ".join(f"word{place * 7919 % 997}" for place in range(2_000))
     bugs = [f"The {thing} is broken." for thing in ("door", "lock", "roof", "lamp", "sink", "oven", "desk", "bell")]
@@ -252,7 +262,8 @@ def test_what_leaks_is_seen_in_what_was_written(
 ) -> None:
     """The check shares nothing with what keeps the sides apart: here nothing does."""
     monkeypatch.setattr("rl_pipeline.curation.splits._ties", lambda _: ())
-    store(warehouse, once_each(40, "Fix the failing test", lambda tried: f"tried {tried}"))
+    texts = ("Fix the failing test", "fix the  FAILING test")
+    store(warehouse, [once_each(number + 1, text)[number] for number, text in enumerate(texts)])
     monkeypatch.setattr("rl_pipeline.curation.splits._names", lambda rows: {task: task for task in rows["task"]})
     assert curated(warehouse, objects, "sft").report.leakage.openings == 1
 
