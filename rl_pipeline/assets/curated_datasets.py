@@ -10,6 +10,7 @@ from rl_pipeline.assets.runs import begun_attempt, is_canceling
 from rl_pipeline.assets.trajectory_rewards import trajectory_rewards
 from rl_pipeline.curation.curating import CuratedDataset, curate
 from rl_pipeline.curation.policy import CurationPolicy
+from rl_pipeline.curation.reporting import CurationReport
 from rl_pipeline.partitions import training_jobs
 from rl_pipeline.resources.ingest import IngestResource
 from rl_pipeline.resources.stream import StreamResource
@@ -26,6 +27,11 @@ _CHECKS = {
         "No trajectory had to be left out because an independent set of rules found a sensitive value in it.",
     ),
     "every_domain_is_present": (False, "Each domain that was asked for has trajectories."),
+    "all_rewards_are_of_one_configuration": (
+        False,
+        "All were scored by the same rules. Pairs are within one configuration; what is best, and how undecided a task "
+        "is, is told by the rewards of all of them: `rl-pipeline rescore` brings them to one.",
+    ),
 }
 
 
@@ -72,7 +78,7 @@ def curated_datasets(
                 watermark=job.watermark,
                 policy=CurationPolicy(allowed=redaction.allowed, tolerated=redaction.kinds_switched_off()),
             )
-        failed = [name for name, passed in _passed(dataset).items() if _CHECKS[name][0] and not passed]
+        failed = [name for name, passed in verdicts(dataset.report).items() if _CHECKS[name][0] and not passed]
         if failed:
             # The check ends the run; the job's row needs to know why.
             message = f"the dataset fails {', '.join(failed)}: {_account(dataset)}"
@@ -80,13 +86,14 @@ def curated_datasets(
     return _result(dataset)
 
 
-def _passed(dataset: CuratedDataset) -> dict[str, bool]:
-    report = dataset.report
+def verdicts(report: CurationReport) -> dict[str, bool]:
+    """Which checks a dataset passes, by what is reported of it."""
     return {
         "the_dataset_is_not_empty": report.splits["train"] > 0,
         "train_and_holdout_share_nothing": report.leakage.total == 0,
         "nothing_sensitive_was_found": not report.residual,
         "every_domain_is_present": not report.missing_domains,
+        "all_rewards_are_of_one_configuration": len(report.rewards["configurations"]) <= 1,
     }
 
 
@@ -120,7 +127,7 @@ def _result(dataset: CuratedDataset) -> dg.MaterializeResult[None]:
             table(("file", "rows", "bytes"), [(f.name, f.rows, f.size) for f in dataset.manifest.files])
         ),
     }
-    passed = _passed(dataset)
+    passed = verdicts(report)
     more: dict[str, dict[str, Any]] = {
         "the_dataset_is_not_empty": {"train": report.splits["train"]},
         "train_and_holdout_share_nothing": {
@@ -130,6 +137,9 @@ def _result(dataset: CuratedDataset) -> dg.MaterializeResult[None]:
         },
         "nothing_sensitive_was_found": {"values_by_kind": dict(report.residual)},
         "every_domain_is_present": {"missing": ", ".join(report.missing_domains) or "none"},
+        "all_rewards_are_of_one_configuration": {
+            "configurations": ", ".join(report.rewards["configurations"]) or "none"
+        },
     }
     return dg.MaterializeResult(
         metadata=metadata,

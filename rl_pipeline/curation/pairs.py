@@ -1,4 +1,4 @@
-"""Pairs of attempts at the same task that open alike, of which one earned more than the other.
+"""Pairs of attempts at the same task that open alike, of which one earned more than the other by the same rules.
 
 Attempts are ordered by reward, and the best is set against the worst, the second best against the second worst, and so
 on: large margins, and everybody at most once. A further round sets each better one against the next worse neighbour, so
@@ -14,7 +14,8 @@ from rl_pipeline.curation.selection import Caps, Room, Selection, quotas_for, wi
 
 PAIRS = pl.Schema({"task": pl.String(), "chosen_id": pl.String(), "rejected_id": pl.String(), "margin": pl.Float64()})
 
-_GROUP = ["task", "opening"]
+# What two configurations say of two attempts cannot be compared.
+_GROUP = ["task", "opening", "configuration"]
 
 
 def possible_pairs(rows: pl.DataFrame, margin: float, policy: CurationPolicy) -> pl.DataFrame:

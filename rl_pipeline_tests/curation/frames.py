@@ -93,6 +93,7 @@ _ROW = st.fixed_dictionaries(
         "status": st.sampled_from(["success", "failed"]),
         "reward": st.sampled_from([0.0, 0.1, 0.35, 0.5, 0.72, 0.9, 1.0]),
         "opening": st.integers(1, 3),
+        "configuration": st.sampled_from(["c1", "c1", "c2"]),
         "setup": st.sampled_from([0, 7, 8]),
         "asked": st.sampled_from([10, 500]),
         "actions": st.integers(1, 6),

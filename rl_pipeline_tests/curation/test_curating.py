@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from rl_pipeline.assets.curated_datasets import verdicts
 from rl_pipeline.curation.curating import CuratedDataset, curate
 from rl_pipeline.curation.datasets import DatasetDamaged, DatasetMissing, fetch_dataset, newest_dataset
 from rl_pipeline.curation.files import CONVERSATIONS, PAIRS, PROMPTS
@@ -346,6 +347,15 @@ def test_shares_are_honoured_and_a_shortage_is_reported(warehouse: Warehouse, ob
     assert kept == {"coding": (16, 16, 0), "research": (12, 12, 0), "general": (12, 5, 7)}
     assert found.report.left_out["other_domain"] == 9
     assert found.report.kept + sum(found.report.left_out.values()) == found.report.offered == 74
+
+
+def test_rewards_of_two_configurations_are_shown(warehouse: Warehouse, objects: DiskObjects) -> None:
+    store(warehouse, attempts())
+    assert verdicts(curated(warehouse, objects, "dpo").report)["all_rewards_are_of_one_configuration"]
+    store(warehouse, [Attempt(task, ("sit",), reward=0.9) for task in TASKS], first=100, configuration="c2")
+    found = curated(warehouse, objects, "rloo").report
+    assert found.rewards["configurations"] == ["c1", "c2"]
+    assert not verdicts(found)["all_rewards_are_of_one_configuration"]
 
 
 def test_a_trajectory_with_something_sensitive_is_left_out_and_reported(

@@ -49,6 +49,11 @@ def test_attempts_at_other_tasks_and_from_other_starts_are_not_compared() -> Non
     assert possible_pairs(other_start, 0.1, POLICY).is_empty()
 
 
+def test_rewards_of_two_configurations_are_not_compared() -> None:
+    rows = candidates(*attempts(0.9, configuration="c1"), *attempts(0.4, 0.1, configuration="c2"))
+    assert sides(possible_pairs(rows, 0.1, POLICY)) == [("t001", "t002")]
+
+
 def test_who_did_the_same_is_not_compared() -> None:
     assert possible_pairs(candidates(*attempts(1.0, 0.0, actions=5)), 0.1, POLICY).is_empty()
 
@@ -79,6 +84,7 @@ def test_what_holds_of_all_pairs(rows: pl.DataFrame) -> None:
         one, other = known[better], known[worse]
         assert (one["task"], one["opening"]) == (other["task"], other["opening"])
         assert one["actions"] != other["actions"]
+        assert one["configuration"] == other["configuration"]
         assert margin >= asked.pair_margin - 1e-9
         assert abs(one["reward"] - other["reward"] - margin) < 1e-12
     uses = Counter(chain.from_iterable(sides(pairs)))
