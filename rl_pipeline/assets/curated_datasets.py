@@ -21,6 +21,11 @@ from rl_pipeline.training.jobs.rows import end_attempt
 
 _CHECKS = {
     "the_dataset_is_not_empty": (True, "There is something to train on."),
+    "there_are_pairs_to_learn_from": (
+        True,
+        "What learns by comparing has something to compare: DPO attempts at one request, the reward model of online "
+        "algorithms these or conversations of one task type.",
+    ),
     "train_and_holdout_share_nothing": (True, "No task, long request or near copy is on both sides."),
     "nothing_sensitive_was_found": (
         False,
@@ -30,8 +35,15 @@ _CHECKS = {
     "all_rewards_are_of_one_configuration": (
         False,
         "All were scored by the same rules. Pairs are within one configuration; what is best, and how undecided a task "
-        "is, is told by the rewards of all of them: `rl-pipeline rescore` brings them to one.",
+        "is, is told by the rewards of all of them: backfill trajectory_rewards to have them of one.",
     ),
+}
+
+_ADVICE = {
+    "there_are_pairs_to_learn_from": (
+        "let agents try requests more than once, widen the request's filter, lower its pair_margin, or ask for sft, "
+        "which compares nothing"
+    )
 }
 
 
@@ -81,7 +93,8 @@ def curated_datasets(
         failed = [name for name, passed in verdicts(dataset.report).items() if _CHECKS[name][0] and not passed]
         if failed:
             # The check ends the run; the job's row needs to know why.
-            message = f"the dataset fails {', '.join(failed)}: {_account(dataset)}"
+            advice = "".join(f"; {_ADVICE[name]}" for name in failed if name in _ADVICE)
+            message = f"the dataset fails {', '.join(failed)}: {_account(dataset)}{advice}"
             end_attempt(tables, attempts[-1], "failed", now, failure_code="DATA", message=message)
     return _result(dataset)
 
@@ -90,6 +103,7 @@ def verdicts(report: CurationReport) -> dict[str, bool]:
     """Which checks a dataset passes, by what is reported of it."""
     return {
         "the_dataset_is_not_empty": report.splits["train"] > 0,
+        "there_are_pairs_to_learn_from": not report.lacks_pairs,
         "train_and_holdout_share_nothing": report.leakage.total == 0,
         "nothing_sensitive_was_found": not report.residual,
         "every_domain_is_present": not report.missing_domains,
@@ -116,6 +130,7 @@ def _result(dataset: CuratedDataset) -> dg.MaterializeResult[None]:
         "holdout": report.splits["holdout"],
         "tasks": report.tasks,
         "pairs": report.pairs,
+        "pairs_across_requests": report.pairs_across_requests,
         "prompts": report.prompts,
         "domains": dg.MetadataValue.md(table(("domain", "quota", "offered", "kept", "short by"), domains)),
         "left_out": dg.MetadataValue.md(ranking("reason", report.left_out)),
@@ -130,6 +145,11 @@ def _result(dataset: CuratedDataset) -> dg.MaterializeResult[None]:
     passed = verdicts(report)
     more: dict[str, dict[str, Any]] = {
         "the_dataset_is_not_empty": {"train": report.splits["train"]},
+        "there_are_pairs_to_learn_from": {
+            "pairs": report.pairs,
+            "pairs_across_requests": report.pairs_across_requests,
+            "advice": _ADVICE["there_are_pairs_to_learn_from"] if report.lacks_pairs else "none",
+        },
         "train_and_holdout_share_nothing": {
             "tasks": report.leakage.tasks,
             "openings": report.leakage.openings,

@@ -55,7 +55,12 @@ def told(rows: pl.DataFrame) -> pl.DataFrame:
     """What the documents of these rows tell, if they open and go on with other words where the hashes are others."""
     words = pl.struct("opening", "actions").hash()
     return rows.select(
-        "trajectory_id", pl.col("environment").cast(pl.String), "setup", opening_words="opening", words=words
+        "trajectory_id",
+        pl.col("environment").cast(pl.String),
+        "setup",
+        opening_words="opening",
+        words=words,
+        task_type=pl.lit("type"),
     )
 
 

@@ -149,6 +149,57 @@ def test_where_nothing_can_be_played_pairs_for_a_reward_model_go_with_the_tasks(
     assert found.report.kept == 48, "what is in no pair is played on all the same"
 
 
+def tried_once(count: int) -> list[Attempt]:
+    """As many requests, each tried once, better and worse, of two types."""
+    return [
+        Attempt(f"task-{one}", (f"do {one}",), reward=one % 10 / 10, columns={"task_type": ("bug", "essay")[one % 2]})
+        for one in range(count)
+    ]
+
+
+def test_where_requests_were_tried_once_a_reward_model_learns_from_conversations_of_one_type(
+    warehouse: Warehouse, objects: DiskObjects, tmp_path: Path
+) -> None:
+    ids = store(warehouse, tried_once(60))
+    found = curated(warehouse, objects, "ppo")
+    pairs = read(warehouse, objects, PAIRS, tmp_path / "dataset")
+    assert found.report.pairs == found.report.pairs_across_requests == pairs.height > 20
+    assert verdicts(found.report)["there_are_pairs_to_learn_from"]
+    assert newest_dataset(warehouse, "job-1").selection["pairs of different requests"] == pairs.height
+    conversations = pl.read_parquet(tmp_path / "dataset" / CONVERSATIONS)
+    sides = {row["trajectory_id"]: row for row in conversations.iter_rows(named=True)}
+    for row in pairs.iter_rows(named=True):
+        better, worse = sides[row["chosen_id"]], sides[row["rejected_id"]]
+        assert (row["prompt"], row["across_requests"], row["margin"] > 0.09) == ("[]", True, True)
+        assert (row["chosen"], row["rejected"]) == (better["messages"], worse["messages"])
+        assert better["task_type"] == worse["task_type"]
+        assert better["split"] == worse["split"] == row["split"]
+    used = {one["trajectory_id"] for one in found.manifest.content["trajectories"] if one["role"] == "chosen"}
+    assert used == set(pairs["chosen_id"]) <= set(ids)
+    assert curated(warehouse, objects, "ppo", job_id="again").manifest_hash == found.manifest_hash
+
+
+def test_where_attempts_at_one_request_give_enough_pairs_no_others_are_made(
+    warehouse: Warehouse, objects: DiskObjects
+) -> None:
+    store(warehouse, [*attempts(), *tried_once(20)[12:]])
+    few = curated(warehouse, objects, "ppo").report
+    assert 0 < few.pairs_across_requests <= 4 < few.pairs
+    enough = curated(warehouse, objects, "ppo", policy=replace(POLICY, enough_pairs=10)).report
+    assert (enough.pairs, enough.pairs_across_requests) == (few.pairs - few.pairs_across_requests, 0)
+
+
+@pytest.mark.parametrize("algorithm", ["dpo", "ppo"])
+def test_where_nothing_can_be_compared_the_dataset_says_so(
+    warehouse: Warehouse, objects: DiskObjects, algorithm: str
+) -> None:
+    store(warehouse, tried_once(20) if algorithm == "dpo" else [replace(one, reward=0.5) for one in tried_once(20)])
+    found = curated(warehouse, objects, algorithm).report
+    assert (found.pairs, found.lacks_pairs) == (0, True)
+    assert not verdicts(found)["there_are_pairs_to_learn_from"]
+    assert verdicts(curated(warehouse, objects, "sft").report)["there_are_pairs_to_learn_from"]
+
+
 def stray(environment: str, setup: Any) -> Attempt:
     asked = {"instructions": "Do something else.", "environment": environment, "environment_task": setup}
     return Attempt("stray", document=document([user_says("Do something else.", "Done.")], asked))

@@ -6,7 +6,7 @@ from itertools import chain
 import polars as pl
 from hypothesis import given
 
-from rl_pipeline.curation.pairs import possible_pairs, select_pairs
+from rl_pipeline.curation.pairs import pairs_across_requests, possible_pairs, select_pairs
 from rl_pipeline.curation.policy import CurationPolicy
 from rl_pipeline_tests.curation.frames import (
     OPEN_POLICY,
@@ -72,6 +72,23 @@ def test_one_pair_of_each_task_comes_before_a_second_one() -> None:
     )
     _, pairs = select_pairs(rows, criteria("dpo", sample_size=4), OPEN_POLICY)
     assert set(pairs["task"]) == {"a", "b"}
+
+
+def test_across_requests_one_conversation_of_each_task_is_in_one_pair_of_its_type() -> None:
+    types = ["bug", "bug", "essay", "essay", "bug", "bug"]
+    rows = candidates(
+        *({"reward": reward} for reward in (0.9, 0.1, 0.8, 0.2)),
+        *({"task": "tried twice", "reward": reward} for reward in (1.0, 0.0)),
+    ).with_columns(task_type=pl.Series(types), split=pl.lit("train"))
+    pairs = pairs_across_requests(rows, 0.1, POLICY)
+    one_of_two = sides(pairs_across_requests(rows[:4], 0.1, POLICY))
+    assert sorted(one_of_two) == [("t000", "t001"), ("t002", "t003")]
+    assert max(Counter(chain.from_iterable(sides(pairs))).values()) == 1
+    assert pairs.height == 2, "of three tasks of a type, one is in no pair"
+    apart = rows[:2].with_columns(split=pl.Series(["train", "holdout"]))
+    assert pairs_across_requests(apart, 0.1, POLICY).is_empty()
+    scored_apart = rows[:2].with_columns(configuration=pl.Series(["c1", "c2"], dtype=pl.Categorical))
+    assert pairs_across_requests(scored_apart, 0.1, POLICY).is_empty()
 
 
 @PROPERTY
