@@ -10,6 +10,7 @@ from rl_pipeline.assets.runs import begun_attempt, is_canceling
 from rl_pipeline.assets.trajectory_rewards import trajectory_rewards
 from rl_pipeline.curation.curating import CuratedDataset, curate
 from rl_pipeline.curation.policy import CurationPolicy
+from rl_pipeline.curation.reporting import CurationReport
 from rl_pipeline.partitions import training_jobs
 from rl_pipeline.resources.ingest import IngestResource
 from rl_pipeline.resources.stream import StreamResource
@@ -20,12 +21,29 @@ from rl_pipeline.training.jobs.rows import end_attempt
 
 _CHECKS = {
     "the_dataset_is_not_empty": (True, "There is something to train on."),
+    "there_are_pairs_to_learn_from": (
+        True,
+        "What learns by comparing has something to compare: DPO attempts at one request, the reward model of online "
+        "algorithms these or conversations of one task type.",
+    ),
     "train_and_holdout_share_nothing": (True, "No task, long request or near copy is on both sides."),
     "nothing_sensitive_was_found": (
         False,
         "No trajectory had to be left out because an independent set of rules found a sensitive value in it.",
     ),
     "every_domain_is_present": (False, "Each domain that was asked for has trajectories."),
+    "all_rewards_are_of_one_configuration": (
+        False,
+        "All were scored by the same rules. Pairs are within one configuration; what is best, and how undecided a task "
+        "is, is told by the rewards of all of them: backfill trajectory_rewards to have them of one.",
+    ),
+}
+
+_ADVICE = {
+    "there_are_pairs_to_learn_from": (
+        "let agents try requests more than once, widen the request's filter, lower its pair_margin, or ask for sft, "
+        "which compares nothing"
+    )
 }
 
 
@@ -72,21 +90,24 @@ def curated_datasets(
                 watermark=job.watermark,
                 policy=CurationPolicy(allowed=redaction.allowed, tolerated=redaction.kinds_switched_off()),
             )
-        failed = [name for name, passed in _passed(dataset).items() if _CHECKS[name][0] and not passed]
+        failed = [name for name, passed in verdicts(dataset.report).items() if _CHECKS[name][0] and not passed]
         if failed:
             # The check ends the run; the job's row needs to know why.
-            message = f"the dataset fails {', '.join(failed)}: {_account(dataset)}"
+            advice = "".join(f"; {_ADVICE[name]}" for name in failed if name in _ADVICE)
+            message = f"the dataset fails {', '.join(failed)}: {_account(dataset)}{advice}"
             end_attempt(tables, attempts[-1], "failed", now, failure_code="DATA", message=message)
     return _result(dataset)
 
 
-def _passed(dataset: CuratedDataset) -> dict[str, bool]:
-    report = dataset.report
+def verdicts(report: CurationReport) -> dict[str, bool]:
+    """Which checks a dataset passes, by what is reported of it."""
     return {
         "the_dataset_is_not_empty": report.splits["train"] > 0,
+        "there_are_pairs_to_learn_from": not report.lacks_pairs,
         "train_and_holdout_share_nothing": report.leakage.total == 0,
         "nothing_sensitive_was_found": not report.residual,
         "every_domain_is_present": not report.missing_domains,
+        "all_rewards_are_of_one_configuration": len(report.rewards["configurations"]) <= 1,
     }
 
 
@@ -109,6 +130,7 @@ def _result(dataset: CuratedDataset) -> dg.MaterializeResult[None]:
         "holdout": report.splits["holdout"],
         "tasks": report.tasks,
         "pairs": report.pairs,
+        "pairs_across_requests": report.pairs_across_requests,
         "prompts": report.prompts,
         "domains": dg.MetadataValue.md(table(("domain", "quota", "offered", "kept", "short by"), domains)),
         "left_out": dg.MetadataValue.md(ranking("reason", report.left_out)),
@@ -120,9 +142,14 @@ def _result(dataset: CuratedDataset) -> dg.MaterializeResult[None]:
             table(("file", "rows", "bytes"), [(f.name, f.rows, f.size) for f in dataset.manifest.files])
         ),
     }
-    passed = _passed(dataset)
+    passed = verdicts(report)
     more: dict[str, dict[str, Any]] = {
         "the_dataset_is_not_empty": {"train": report.splits["train"]},
+        "there_are_pairs_to_learn_from": {
+            "pairs": report.pairs,
+            "pairs_across_requests": report.pairs_across_requests,
+            "advice": _ADVICE["there_are_pairs_to_learn_from"] if report.lacks_pairs else "none",
+        },
         "train_and_holdout_share_nothing": {
             "tasks": report.leakage.tasks,
             "openings": report.leakage.openings,
@@ -130,6 +157,9 @@ def _result(dataset: CuratedDataset) -> dg.MaterializeResult[None]:
         },
         "nothing_sensitive_was_found": {"values_by_kind": dict(report.residual)},
         "every_domain_is_present": {"missing": ", ".join(report.missing_domains) or "none"},
+        "all_rewards_are_of_one_configuration": {
+            "configurations": ", ".join(report.rewards["configurations"]) or "none"
+        },
     }
     return dg.MaterializeResult(
         metadata=metadata,

@@ -3,6 +3,8 @@
 Documents stay in the warehouse. What has to be known of them, to tell trajectories apart and to find those that are
 alike, is computed there and comes as numbers:
 
+- `task`: the group that an attempt says it belongs to, else the task's id, else its request; `called`: a hash of the
+  task's id, 0 where there is none: groups from other starting points are still attempts at one task;
 - `opening`: a hash of the request and the first observation; `opening_likeness`: a simhash of the same;
 - `actions`: a hash of everything the agents did, in order; `likeness`: a simhash of it; `kernel`: the smallest of the
   hashes of the single actions, which near copies mostly share; `tools`: a hash of the tools, in order;
@@ -35,6 +37,7 @@ CANDIDATES: Final = pl.Schema(
         "source": pl.Categorical(),
         "user": pl.UInt64(),
         "task": pl.String(),
+        "called": pl.UInt64(),
         "domain": pl.Categorical(),
         "status": pl.Categorical(),
         "environment": pl.Categorical(),
@@ -146,11 +149,11 @@ _CANDIDATES = f"""
         if(reason = '' AND NOT is_written, 'nothing_written', reason) AS reason,
         trajectory_id, toUnixTimestamp64Milli(stream_time) AS at, source, if(user = '', 0, sipHash64(user)) AS user,
         multiIf(
-            task_id != '', task_id, group_id != '', group_id,
+            group_id != '', group_id, task_id != '', task_id,
             concat('request-', lower(hex(sipHash128(replaceRegexpAll(
                 lowerUTF8(trim(if(instructions = '', shown, instructions))), '\\\\s+', ' '
             )))))
-        ) AS task,
+        ) AS task, if(task_id = '', 0, sipHash64(task_id)) AS called,
         domain, task_status AS status,
         told.task_context.environment AS named, has({{worlds:Array(String)}}, named) AS is_known,
         if(is_known, named, '') AS environment,

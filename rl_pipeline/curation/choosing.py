@@ -3,7 +3,8 @@
 - SFT imitates: the best of each task.
 - DPO compares: pairs with a margin.
 - PPO, RLOO, GRPO and REINFORCE play on: tasks, the undecided first. Unless all of them can be played in one world that
-  exists, pairs go with them, from which a model of the rewards is learnt.
+  exists, pairs go with them, from which a model of the rewards is learnt: if too few compare attempts at one request,
+  pairs of different requests as well.
 """
 
 from collections import Counter
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from rl_pipeline.contracts.training_request import Algorithm
-from rl_pipeline.curation.groups import select_attempts, task_statistics
+from rl_pipeline.curation.groups import one_task_for_each_request, select_attempts, task_statistics
 from rl_pipeline.curation.likeness import without_copies
 from rl_pipeline.curation.pairs import PAIRS, possible_pairs, select_pairs
 from rl_pipeline.curation.policy import Criteria, CurationPolicy
@@ -28,7 +29,7 @@ class Choice:
     rows: pl.DataFrame
     """Candidates, in order of id; with their `split` once they are dealt."""
     pairs: pl.DataFrame
-    """As `PAIRS`, in order; with their `split` once they are dealt."""
+    """As `PAIRS`, in order; with their `split` once they are dealt, and `across_requests` once they are written."""
     tasks: pl.DataFrame
     """task, attempts, mean_reward, reward_std: what is played, by the online algorithms to learn from it, by all others
     to measure what was learnt, where it can be played at all."""
@@ -51,9 +52,13 @@ class Choice:
         """The choice on its two sides, by what its documents told: see `TOLD`. About `share` is held out."""
         rows = self.rows.drop("environment", "setup").join(told, on="trajectory_id", maintain_order="left")
         rows = split(rows, share, seed)
-        sides = rows.select("trajectory_id", "split")
-        pairs = self.pairs.join(sides, left_on="chosen_id", right_on="trajectory_id", maintain_order="left")
-        return replace(self, rows=rows, pairs=pairs)
+        dealt = replace(self, rows=rows)
+        return replace(dealt, pairs=dealt.with_sides(self.pairs))
+
+    def with_sides(self, pairs: pl.DataFrame) -> pl.DataFrame:
+        """Pairs of what was dealt, with their `split`."""
+        sides = self.rows.select("trajectory_id", "split")
+        return pairs.join(sides, left_on="chosen_id", right_on="trajectory_id", maintain_order="left")
 
     def without(self, reasons: dict[str, str]) -> "Choice":
         """The choice without some trajectories, by their ids, and without the pairs that they were in."""
@@ -74,6 +79,7 @@ TOLD = pl.Schema(
         "trajectory_id": pl.String(),
         "environment": pl.String(),
         "setup": pl.UInt64(),
+        "task_type": pl.String(),
         "opening_words": pl.UInt64(),
         "words": pl.UInt64(),
     }
@@ -88,6 +94,7 @@ def is_online(algorithm: Algorithm) -> bool:
 
 def choose(candidates: pl.DataFrame, criteria: Criteria, policy: CurationPolicy) -> Choice:
     """What the algorithm learns from."""
+    candidates = one_task_for_each_request(candidates)
     distinct = without_copies(candidates)
     pairs = pl.DataFrame(schema=PAIRS)
     statistics = task_statistics(distinct)

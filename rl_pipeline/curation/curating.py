@@ -75,7 +75,7 @@ def _curated(
     offer = offered(warehouse, criteria, policy)
     choice = choose(offer.candidates, criteria, policy)
     with TemporaryDirectory(prefix="rl-curation-") as scratch:
-        written = write_files(warehouse, choice, Path(scratch), policy, holdout=criteria.holdout)
+        written = write_files(warehouse, choice, Path(scratch), criteria, policy)
         report = report_of(offer, written, criteria)
         provenance = _provenance(warehouse, criteria.stream, written)
         content = content_of(criteria, policy, _listed(provenance), written.files)

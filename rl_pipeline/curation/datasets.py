@@ -50,7 +50,9 @@ class StoredDataset:
         """How the trajectories were chosen, for people."""
         left_out = {f"left out: {reason}": count for reason, count in self.summary["left_out"].items()}
         counts = {name: self.summary[name] for name in ("offered", "tasks", "pairs", "prompts")}
-        return counts | left_out
+        # Not in the summaries of earlier releases.
+        across = self.summary.get("pairs_across_requests")
+        return counts | ({"pairs of different requests": across} if across else {}) | left_out
 
     @property
     def rewards(self) -> dict[str, object]:

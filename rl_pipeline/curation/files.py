@@ -28,6 +28,7 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
             **dict.fromkeys(("pair_id", "split", "task", "prompt", "chosen", "rejected"), _TEXT),
             **dict.fromkeys(("chosen_id", "rejected_id"), _TEXT),
             "margin": _NUMBER,
+            "across_requests": pa.bool_(),
         }
     ),
     PROMPTS: pa.schema(
@@ -40,7 +41,8 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
         }
     ),
 }
-"""Of each file. Messages are JSON; `trajectory_id` of a prompt is the one whose opening it shows."""
+"""Of each file. Messages are JSON; `trajectory_id` of a prompt is the one whose opening it shows. Pairs across requests
+have no message in their prompt, and whole conversations on both sides."""
 
 # A row group, and so what is in memory at a time.
 _GROUP_ROWS = 1_000

@@ -223,6 +223,7 @@ def _summary(summary: Mapping[str, Any], directory: Path, files: Mapping[str, Wr
     worlds = (
         Counter(row["environment"] or "" for row in read_rows(directory / PROMPTS)) if PROMPTS in files else Counter()
     )
+    is_across = pl.scan_parquet(directory / PAIRS).select("across_requests").collect() if PAIRS in files else None
     kept = splits.total()
     erased = summary["left_out"].get("erased", 0) + summary["kept"] - kept
     return {
@@ -236,6 +237,7 @@ def _summary(summary: Mapping[str, Any], directory: Path, files: Mapping[str, Wr
         },
         "tasks": len(tasks),
         "pairs": files[PAIRS].rows if PAIRS in files else 0,
+        "pairs_across_requests": is_across["across_requests"].sum() if is_across is not None else 0,
         "prompts": worlds.total(),
         "environments": sorted(worlds.keys() - {""}),
         "unplayable": worlds[""],

@@ -1,5 +1,8 @@
 """What the online algorithms start from: tasks with the attempts at them that were logged.
 
+Attempts at one request are attempts at one task, whatever they call it: mostly each execution has an id of its own. Two
+setups of a world are two tasks, though they may open with the same.
+
 An attempt teaches by how it differs from the others at the same task. So tasks whose logged attempts earned different
 rewards come first, the most undecided (the largest deviation) before all; then those of a single attempt, of which
 nobody knows; last those whose attempts all earned the same. These stay, since a policy that explores may do otherwise
@@ -9,13 +12,36 @@ than the one that was logged, but they are the first to give way when the sample
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import polars as pl
+from scipy.sparse import coo_array  # type: ignore[import-untyped]  # ships no types
+from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
 
 from rl_pipeline.curation.policy import Criteria, CurationPolicy
 from rl_pipeline.curation.selection import Selection, select_rows
 
 _NO_DEVIATION = 1e-7
 """Below it are errors of rounding."""
+
+
+def one_task_for_each_request(candidates: pl.DataFrame) -> pl.DataFrame:
+    """The candidates, with tasks that share a request under the first of their names. Where nothing is asked, tasks
+    share nothing."""
+    request = ["opening", "setup"]
+    name = pl.col("task").hash()
+    # Narrow and mostly empty: of a million candidates with tasks of their own nothing is copied.
+    is_shared = candidates.select(*request, "asked", name=name).select(
+        (pl.col("asked") > 1) & (pl.col("name").min() != pl.col("name").max()).over(request)
+    )
+    tied = candidates.select("task", request=pl.struct(request).hash()).filter(is_shared.to_series())
+    names = tied["task"].unique().sort()
+    tasks = tied["task"].cast(pl.Enum(names)).to_physical().to_numpy()
+    requests = len(names) + tied["request"].rank("dense").to_numpy()
+    size = len(names) + tied.height + 1
+    ties = coo_array((np.ones(tied.height, dtype=bool), (tasks, requests)), shape=(size, size))
+    _, families = connected_components(ties, directed=False)
+    firsts = pl.DataFrame({"task": names, "family": families[: len(names)]}).select(pl.first("task").over("family"))
+    return candidates.with_columns(pl.col("task").replace(names, firsts["task"]))
 
 
 def task_statistics(candidates: pl.DataFrame) -> pl.DataFrame:

@@ -1,11 +1,16 @@
-"""Pairs of attempts at the same task that open alike, of which one earned more than the other.
+"""Pairs of attempts at the same task that open alike, of which one earned more than the other by the same rules.
 
 Attempts are ordered by reward, and the best is set against the worst, the second best against the second worst, and so
 on: large margins, and everybody at most once. A further round sets each better one against the next worse neighbour, so
 that a few attempts give more pairs and nobody is in more than `pairs_per_trajectory` of them.
+
+Logs in which most requests were tried once give few such pairs. A model of the rewards then learns from conversations
+of different requests of one type as well. That also teaches it which requests are easy: they are marked and counted.
 """
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 
 import polars as pl
 
@@ -14,7 +19,9 @@ from rl_pipeline.curation.selection import Caps, Room, Selection, quotas_for, wi
 
 PAIRS = pl.Schema({"task": pl.String(), "chosen_id": pl.String(), "rejected_id": pl.String(), "margin": pl.Float64()})
 
-_GROUP = ["task", "opening"]
+# What two configurations say of two attempts cannot be compared.
+_GROUP = ("task", "opening", "configuration")
+_TYPE = ("task_type", "configuration", "split")
 
 
 def possible_pairs(rows: pl.DataFrame, margin: float, policy: CurationPolicy) -> pl.DataFrame:
@@ -24,6 +31,15 @@ def possible_pairs(rows: pl.DataFrame, margin: float, policy: CurationPolicy) ->
     """
     rows = rows.sort("trajectory_id")
     return _named(_numbered_pairs(rows, margin, policy), rows)
+
+
+def pairs_across_requests(rows: pl.DataFrame, margin: float, policy: CurationPolicy) -> pl.DataFrame:
+    """Pairs of whole conversations of different tasks of one `task_type` on one side of the `split`, as `PAIRS`.
+
+    One conversation of each task, by lot, in one pair: what is judged by a pair says nothing that others have taught.
+    """
+    rows = rows.sort("draw", "trajectory_id").unique("task", keep="first").sort("trajectory_id")
+    return _named(_numbered_pairs(rows, margin, replace(policy, pairs_per_trajectory=1), _TYPE), rows)
 
 
 def select_pairs(
@@ -57,18 +73,20 @@ def select_pairs(
     return within_caps(rows, criteria, policy, select), _named(pairs[taken], rows)
 
 
-def _numbered_pairs(rows: pl.DataFrame, margin: float, policy: CurationPolicy) -> pl.DataFrame:
+def _numbered_pairs(
+    rows: pl.DataFrame, margin: float, policy: CurationPolicy, group: Sequence[str] = _GROUP
+) -> pl.DataFrame:
     """chosen, rejected (places of the rows) and margin."""
     sides = (
-        rows.select(*_GROUP, "reward", "actions", "at", number=pl.int_range(pl.len(), dtype=pl.UInt32))
+        rows.select(*sorted({"task", *group}), "reward", "actions", "at", number=pl.int_range(pl.len(), dtype=pl.UInt32))
         .sort("reward", "at", "number", descending=[True, False, False])
-        .with_columns(place=pl.int_range(pl.len()).over(_GROUP), size=pl.len().over(_GROUP).cast(pl.Int64))
+        .with_columns(place=pl.int_range(pl.len()).over(group), size=pl.len().over(group).cast(pl.Int64))
     )
-    worse = sides.select(*_GROUP, partner="place", rejected="number", lower="reward", other="actions")
+    worse = sides.select(*group, partner="place", rejected="number", lower="reward", other="actions")
     rounds = []
     for shift in range(policy.pairs_per_trajectory):
         better = sides.with_columns(partner=pl.col("size") - 1 - pl.col("place") - shift, shift=shift)
-        rounds.append(better.filter(pl.col("place") < pl.col("partner")).join(worse, on=[*_GROUP, "partner"]))
+        rounds.append(better.filter(pl.col("place") < pl.col("partner")).join(worse, on=[*group, "partner"]))
     return (
         pl.concat(rounds)
         .rename({"number": "chosen"})

@@ -34,6 +34,9 @@ class CurationPolicy:
     """By how much the better side of a pair must have earned more, where the request does not say."""
     pairs_per_task: int = 4
     pairs_per_trajectory: int = 2
+    enough_pairs: int = 100
+    """Where attempts at one request give fewer, a model of the rewards also learns from pairs of different requests: a
+    fifth of so many is enough to judge it by."""
     attempts_per_task: int = 16
     """Of one task no more attempts are kept for the online algorithms."""
     source_share: float = 0.5

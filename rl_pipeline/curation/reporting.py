@@ -9,6 +9,7 @@ import polars as pl
 from rl_pipeline.curation.candidates import Offer
 from rl_pipeline.curation.checks import Leakage, missing_domains
 from rl_pipeline.curation.policy import Criteria
+from rl_pipeline.curation.splits import TRAIN
 from rl_pipeline.curation.writing import Written
 
 
@@ -41,6 +42,10 @@ class CurationReport:
     splits: Mapping[str, int]
     tasks: int
     pairs: int
+    pairs_across_requests: int
+    """Pairs among these that compare different requests, for want of attempts at the same."""
+    lacks_pairs: bool
+    """Whether the algorithm learns from pairs, and none is left to learn from."""
     prompts: int
     environments: tuple[str, ...]
     """The worlds in which prompts can be played."""
@@ -76,6 +81,8 @@ def report_of(offer: Offer, written: Written, criteria: Criteria) -> CurationRep
         splits={side: rows.filter(pl.col("split") == side).height for side in ("train", "holdout")},
         tasks=rows["task"].n_unique(),
         pairs=choice.pairs.height,
+        pairs_across_requests=choice.pairs["across_requests"].sum(),
+        lacks_pairs=choice.has_pairs and TRAIN not in choice.pairs["split"],
         prompts=choice.tasks.height,
         environments=tuple(sorted(written.environments.keys() - {""})),
         unplayable=written.environments[""],

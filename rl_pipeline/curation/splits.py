@@ -1,9 +1,9 @@
 """Which tasks a policy is trained on, and on which it is measured: never the same ones, under whatever name.
 
-What says the same stays together, as a family: attempts at a task of one name or of one setup of a world; what opens in
-the same words, unless two setups of a world tell it apart; what opens with a long request that is the same but for its
-numbers; and whoever asked and wrote the same, or wrote nearly the same after nearly the same request. Requests are not
-tied for being alike otherwise: many a framework opens every task with the same page of instructions.
+What says the same stays together, as a family: attempts of one group, at a task of one id, or at one setup of a world;
+what opens in the same words, unless two setups of a world tell it apart; what opens with a long request that is the
+same but for its numbers; and whoever asked and wrote the same, or wrote nearly the same after nearly the same request.
+Requests are not tied for being alike otherwise: many a framework opens every task with the same page of instructions.
 
 A family's lot depends on the seed and on the first of its requests alone, so a request is mostly on the same side in
 all datasets of one share. It is not always: another dataset may have brought other tasks into its family, have another
@@ -82,7 +82,12 @@ def _ties(rows: pl.DataFrame) -> Iterable[tuple[int, int]]:
     # Whoever has no setup is not told apart from anybody who opens in the same words.
     has_some_without = (pl.col("setup") == 0).any().over("opening_words")
     apart = pl.when(has_some_without).then(0).otherwise("setup")
-    keys = numbered.select("place", "setup", "words", "opening_words", apart=apart)
-    for same in (keys.filter(pl.col("setup") != 0), ["setup"]), (keys, ["words"]), (keys, ["opening_words", "apart"]):
+    keys = numbered.select("place", "called", "setup", "words", "opening_words", apart=apart)
+    for same in (
+        (keys.filter(pl.col("called") != 0), ["called"]),
+        (keys.filter(pl.col("setup") != 0), ["setup"]),
+        (keys, ["words"]),
+        (keys, ["opening_words", "apart"]),
+    ):
         yield from same[0].select("place", pl.col("place").first().over(same[1]).alias("first")).iter_rows()
     yield from near_pairs(rows)

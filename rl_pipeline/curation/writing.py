@@ -15,8 +15,10 @@ from rl_pipeline.curation.checks import Leakage, leakage, residual_secrets
 from rl_pipeline.curation.choosing import TOLD, Choice
 from rl_pipeline.curation.conversations import Conversation, Message, Unusable, conversation_of, dump, opening_of
 from rl_pipeline.curation.files import CONVERSATIONS, PAIRS, PROMPTS, Row, WrittenFile, read_rows, write_rows
-from rl_pipeline.curation.policy import CurationPolicy
+from rl_pipeline.curation.pairs import pairs_across_requests
+from rl_pipeline.curation.policy import Criteria, CurationPolicy
 from rl_pipeline.curation.preferences import preference_of
+from rl_pipeline.curation.splits import TRAIN
 from rl_pipeline.curation.spool import Spool, spooling
 from rl_pipeline.environments.environment import InvalidTask
 from rl_pipeline.environments.worlds import WORLDS
@@ -44,25 +46,23 @@ class Written:
 
 
 def write_files(
-    warehouse: Warehouse, choice: Choice, directory: Path, policy: CurationPolicy, *, holdout: float
+    warehouse: Warehouse, choice: Choice, directory: Path, criteria: Criteria, policy: CurationPolicy
 ) -> Written:
-    """Write what was chosen; trajectories that teach nothing, or hold what must not flow on, are left out of it.
-
-    About `holdout` of it is held out.
-    """
+    """Write what was chosen; trajectories that teach nothing, or hold what must not flow on, are left out of it."""
     with spooling() as spool:
         reading = _Reading(spool, policy, dict(choice.rows.select("trajectory_id", "task").iter_rows()))
         for documents in _documents(warehouse, choice.rows["trajectory_id"]):
             reading.add(documents)
         choice = choice.without(reading.left_out(choice.rows["trajectory_id"]))
-        choice = choice.dealt(pl.DataFrame(reading.told, TOLD, orient="row"), holdout, policy.seed)
+        choice = choice.dealt(pl.DataFrame(reading.told, TOLD, orient="row"), criteria.holdout, policy.seed)
         files = []
         if choice.has_pairs:
-            usable: list[int] = []
-            files.append(write_rows(directory / PAIRS, _pair_rows(choice.pairs, spool, usable)))
-            choice = _with_pairs(choice, usable)
+            compared: list[pl.DataFrame] = []
+            rows = _rows_of_pairs(choice, spool, criteria.pair_margin, policy, compared)
+            files.append(write_rows(directory / PAIRS, rows))
+            choice = _with_pairs(choice, pl.concat(compared))
         else:
-            choice = replace(choice, pairs=choice.pairs.clear())
+            choice = replace(choice, pairs=choice.pairs.clear().with_columns(across_requests=pl.lit(False)))
         role = "demonstration" if choice.algorithm == "sft" else "scored"
         files.append(write_rows(directory / CONVERSATIONS, _conversation_rows(choice.rows, spool, role)))
         prompts = _prompt_sources(choice)
@@ -85,7 +85,7 @@ class _Reading:
         self._spool = spool
         self._policy = policy
         self._tasks = tasks
-        self.told: list[tuple[str, str, int, int, int]] = []
+        self.told: list[tuple[str, str, int, str, int, int]] = []
         """As `TOLD`."""
         self._reasons: dict[str, str] = {}
         self.residual: Counter[str] = Counter()
@@ -112,7 +112,8 @@ class _Reading:
                 "environment_task": found.environment_task,
             }
             self._spool.add(trajectory_id, text, facts)
-            self.told.append((trajectory_id, found.environment or "", *_hashes(found)))
+            setup, *words = _hashes(found)
+            self.told.append((trajectory_id, found.environment or "", setup, task_type, *words))
 
     def left_out(self, trajectory_ids: Iterable[str]) -> dict[str, str]:
         """Those that are not in the spool, and why; some may be gone from the warehouse since they were chosen."""
@@ -175,21 +176,37 @@ def _conversation_rows(rows: pl.DataFrame, spool: Spool, role: str) -> Iterator[
         yield {**row, "role": role, "messages": spool.text(one), **spool.facts(one)}
 
 
-def _pair_rows(pairs: pl.DataFrame, spool: Spool, usable: list[int]) -> Iterator[Row]:
-    """The rows of the pairs that can be compared, whose numbers are noted."""
-    for number, row in enumerate(pairs.iter_rows(named=True)):
+def _rows_of_pairs(
+    choice: Choice, spool: Spool, margin: float, policy: CurationPolicy, compared: list[pl.DataFrame]
+) -> Iterator[Row]:
+    """The rows of the pairs that can be compared, which are noted in `compared` with `across_requests`."""
+    usable: list[int] = []
+    for number, row in enumerate(choice.pairs.iter_rows(named=True)):
         sides = preference_of(spool.messages(row["chosen_id"]), spool.messages(row["rejected_id"]))
         if sides is None:
             continue
         usable.append(number)
-        name = sha256(f"{row['chosen_id']} {row['rejected_id']}".encode()).hexdigest()[:32]
         texts = {side: orjson.dumps(getattr(sides, side)).decode() for side in ("prompt", "chosen", "rejected")}
-        yield {**row, "pair_id": name, **texts}
+        yield {**row, **texts, "pair_id": _pair_id(row), "across_requests": False}
+    pairs = choice.pairs[usable]
+    compared.append(pairs.with_columns(across_requests=pl.lit(False)))
+    if not choice.is_online or pairs.filter(pl.col("split") == TRAIN).height >= policy.enough_pairs:
+        return
+    across = pairs_across_requests(choice.rows.join(pairs, on="task", how="anti"), margin, policy)
+    across = choice.with_sides(across).with_columns(across_requests=pl.lit(True))
+    compared.append(across)
+    for row in across.iter_rows(named=True):
+        texts = {"prompt": "[]", "chosen": spool.text(row["chosen_id"]), "rejected": spool.text(row["rejected_id"])}
+        yield {**row, **texts, "pair_id": _pair_id(row)}
 
 
-def _with_pairs(choice: Choice, usable: list[int]) -> Choice:
+def _pair_id(row: Row) -> str:
+    return sha256(f"{row['chosen_id']} {row['rejected_id']}".encode()).hexdigest()[:32]
+
+
+def _with_pairs(choice: Choice, pairs: pl.DataFrame) -> Choice:
     """The choice with these pairs alone; for DPO, what is in none of them teaches nothing."""
-    choice = replace(choice, pairs=choice.pairs[usable])
+    choice = replace(choice, pairs=pairs)
     if choice.is_online:
         return choice
     members = {*choice.pairs["chosen_id"], *choice.pairs["rejected_id"]}

@@ -131,6 +131,17 @@ def test_an_empty_dataset_stops_the_run_is_made_once_more_and_then_given_up(
     assert [status.error and status.error.code for status in told] == [None, "DATA", "DATA"]
 
 
+def test_nothing_is_launched_where_there_is_nothing_to_compare(place: TrainingPlace, resources: dict[str, Any]) -> None:
+    place.ask("job", algorithm="dpo", filters={"pair_margin": 1.0})
+    result = materialize(resources, "job", place.started())
+    assert not result.success
+    assert trained_on == []
+    assert not verdicts(result)["there_are_pairs_to_learn_from"]
+    [ended] = place.attempts("job")
+    assert (ended.outcome, ended.failure_code) == ("failed", "DATA")
+    assert "try requests more than once" in ended.message
+
+
 def test_a_store_that_is_away_is_tried_again_later(
     place: TrainingPlace, clickhouse_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

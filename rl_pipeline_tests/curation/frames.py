@@ -24,6 +24,7 @@ _DEFAULTS: dict[str, Any] = {
     "at": 0,
     "source": "agent-zero",
     "user": 0,
+    "called": 0,
     "domain": "coding",
     "status": "success",
     "environment": "",
@@ -54,7 +55,12 @@ def told(rows: pl.DataFrame) -> pl.DataFrame:
     """What the documents of these rows tell, if they open and go on with other words where the hashes are others."""
     words = pl.struct("opening", "actions").hash()
     return rows.select(
-        "trajectory_id", pl.col("environment").cast(pl.String), "setup", opening_words="opening", words=words
+        "trajectory_id",
+        pl.col("environment").cast(pl.String),
+        "setup",
+        opening_words="opening",
+        words=words,
+        task_type=pl.lit("type"),
     )
 
 
@@ -92,6 +98,7 @@ _ROW = st.fixed_dictionaries(
         "status": st.sampled_from(["success", "failed"]),
         "reward": st.sampled_from([0.0, 0.1, 0.35, 0.5, 0.72, 0.9, 1.0]),
         "opening": st.integers(1, 3),
+        "configuration": st.sampled_from(["c1", "c1", "c2"]),
         "setup": st.sampled_from([0, 7, 8]),
         "asked": st.sampled_from([10, 500]),
         "actions": st.integers(1, 6),

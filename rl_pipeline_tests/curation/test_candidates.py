@@ -186,15 +186,15 @@ def test_a_row_that_was_stored_twice_is_offered_once(warehouse: Warehouse) -> No
     assert offer(warehouse, filters={"task_domains": ["writing"]}).left_out == Counter(other_domain=1)
 
 
-def test_a_task_is_its_id_else_its_group_else_what_was_asked(warehouse: Warehouse) -> None:
+def test_a_task_is_its_group_else_its_id_else_what_was_asked(warehouse: Warehouse) -> None:
     def asking(text: str) -> Attempt:
         return Attempt(columns={"task_id": "", "group_id": ""}, document=document([user_says(text)]))
 
     store(
         warehouse,
         [
-            Attempt("t"),
-            Attempt("t", columns={"task_id": "", "group_id": "g"}),
+            Attempt("t", columns={"group_id": ""}),
+            Attempt("t", columns={"group_id": "g"}),
             asking("Do  IT"),
             asking("do it "),
             asking("not"),
@@ -204,6 +204,9 @@ def test_a_task_is_its_id_else_its_group_else_what_was_asked(warehouse: Warehous
     by_id, by_group, *by_request = (tasks[name_of(number)] for number in range(1, 6))
     assert (by_id, by_group) == ("t", "g")
     assert by_request[0] == by_request[1] != by_request[2]
+    called = dict(offer(warehouse).candidates.select("trajectory_id", "called").iter_rows())
+    by_id, by_group, *by_request = (called[name_of(number)] for number in range(1, 6))
+    assert by_id == by_group != 0 == max(by_request), "other groups are still of one task"
 
 
 def test_signatures_tell_actions_and_openings_apart(warehouse: Warehouse) -> None:

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from rl_pipeline.assets.curated_datasets import verdicts
 from rl_pipeline.curation.curating import CuratedDataset, curate
 from rl_pipeline.curation.datasets import DatasetDamaged, DatasetMissing, fetch_dataset, newest_dataset
 from rl_pipeline.curation.files import CONVERSATIONS, PAIRS, PROMPTS
@@ -147,6 +149,57 @@ def test_where_nothing_can_be_played_pairs_for_a_reward_model_go_with_the_tasks(
     assert found.report.kept == 48, "what is in no pair is played on all the same"
 
 
+def tried_once(count: int) -> list[Attempt]:
+    """As many requests, each tried once, better and worse, of two types."""
+    return [
+        Attempt(f"task-{one}", (f"do {one}",), reward=one % 10 / 10, columns={"task_type": ("bug", "essay")[one % 2]})
+        for one in range(count)
+    ]
+
+
+def test_where_requests_were_tried_once_a_reward_model_learns_from_conversations_of_one_type(
+    warehouse: Warehouse, objects: DiskObjects, tmp_path: Path
+) -> None:
+    ids = store(warehouse, tried_once(60))
+    found = curated(warehouse, objects, "ppo")
+    pairs = read(warehouse, objects, PAIRS, tmp_path / "dataset")
+    assert found.report.pairs == found.report.pairs_across_requests == pairs.height > 20
+    assert verdicts(found.report)["there_are_pairs_to_learn_from"]
+    assert newest_dataset(warehouse, "job-1").selection["pairs of different requests"] == pairs.height
+    conversations = pl.read_parquet(tmp_path / "dataset" / CONVERSATIONS)
+    sides = {row["trajectory_id"]: row for row in conversations.iter_rows(named=True)}
+    for row in pairs.iter_rows(named=True):
+        better, worse = sides[row["chosen_id"]], sides[row["rejected_id"]]
+        assert (row["prompt"], row["across_requests"], row["margin"] > 0.09) == ("[]", True, True)
+        assert (row["chosen"], row["rejected"]) == (better["messages"], worse["messages"])
+        assert better["task_type"] == worse["task_type"]
+        assert better["split"] == worse["split"] == row["split"]
+    used = {one["trajectory_id"] for one in found.manifest.content["trajectories"] if one["role"] == "chosen"}
+    assert used == set(pairs["chosen_id"]) <= set(ids)
+    assert curated(warehouse, objects, "ppo", job_id="again").manifest_hash == found.manifest_hash
+
+
+def test_where_attempts_at_one_request_give_enough_pairs_no_others_are_made(
+    warehouse: Warehouse, objects: DiskObjects
+) -> None:
+    store(warehouse, [*attempts(), *tried_once(20)[12:]])
+    few = curated(warehouse, objects, "ppo").report
+    assert 0 < few.pairs_across_requests <= 4 < few.pairs
+    enough = curated(warehouse, objects, "ppo", policy=replace(POLICY, enough_pairs=10)).report
+    assert (enough.pairs, enough.pairs_across_requests) == (few.pairs - few.pairs_across_requests, 0)
+
+
+@pytest.mark.parametrize("algorithm", ["dpo", "ppo"])
+def test_where_nothing_can_be_compared_the_dataset_says_so(
+    warehouse: Warehouse, objects: DiskObjects, algorithm: str
+) -> None:
+    store(warehouse, tried_once(20) if algorithm == "dpo" else [replace(one, reward=0.5) for one in tried_once(20)])
+    found = curated(warehouse, objects, algorithm).report
+    assert (found.pairs, found.lacks_pairs) == (0, True)
+    assert not verdicts(found)["there_are_pairs_to_learn_from"]
+    assert verdicts(curated(warehouse, objects, "sft").report)["there_are_pairs_to_learn_from"]
+
+
 def stray(environment: str, setup: Any) -> Attempt:
     asked = {"instructions": "Do something else.", "environment": environment, "environment_task": setup}
     return Attempt("stray", document=document([user_says("Do something else.", "Done.")], asked))
@@ -225,6 +278,28 @@ def test_a_request_is_on_one_side_whatever_its_executions_are_called(
     assert found.report.leakage.total == 0
 
 
+def test_attempts_of_one_group_are_compared_though_each_has_a_task_id_of_its_own(
+    warehouse: Warehouse, objects: DiskObjects
+) -> None:
+    grouped = [
+        replace(one, columns={"task_id": f"execution-{number}", "group_id": f"group of {one.task}"})
+        for number, one in enumerate(attempts())
+    ]
+    store(warehouse, grouped)
+    assert curated(warehouse, objects, "grpo").report.tasks == 12
+    assert curated(warehouse, objects, "dpo").report.pairs >= 12
+
+
+def test_a_request_that_was_executed_often_is_compared_though_each_execution_has_an_id_of_its_own(
+    warehouse: Warehouse, objects: DiskObjects
+) -> None:
+    executions = once_each(20, "Fix the failing test", lambda tried: f"tried {tried}")
+    store(warehouse, [replace(one, reward=number / 20) for number, one in enumerate(executions)])
+    assert curated(warehouse, objects, "dpo").report.pairs == POLICY.pairs_per_task
+    played = curated(warehouse, objects, "grpo").report
+    assert (played.tasks, played.prompts, played.kept) == (1, 1, POLICY.attempts_per_task)
+
+
 def test_tasks_that_share_a_page_of_instructions_are_still_held_out(warehouse: Warehouse, objects: DiskObjects) -> None:
     page = " ".join(f"word{place * 7919 % 997}" for place in range(2_000))
     bugs = [f"The {thing} is broken." for thing in ("door", "lock", "roof", "lamp", "sink", "oven", "desk", "bell")]
@@ -239,7 +314,8 @@ def test_what_leaks_is_seen_in_what_was_written(
 ) -> None:
     """The check shares nothing with what keeps the sides apart: here nothing does."""
     monkeypatch.setattr("rl_pipeline.curation.splits._ties", lambda _: ())
-    store(warehouse, once_each(40, "Fix the failing test", lambda tried: f"tried {tried}"))
+    texts = ("Fix the failing test", "fix the  FAILING test")
+    store(warehouse, [once_each(number + 1, text)[number] for number, text in enumerate(texts)])
     monkeypatch.setattr("rl_pipeline.curation.splits._names", lambda rows: {task: task for task in rows["task"]})
     assert curated(warehouse, objects, "sft").report.leakage.openings == 1
 
@@ -322,6 +398,15 @@ def test_shares_are_honoured_and_a_shortage_is_reported(warehouse: Warehouse, ob
     assert kept == {"coding": (16, 16, 0), "research": (12, 12, 0), "general": (12, 5, 7)}
     assert found.report.left_out["other_domain"] == 9
     assert found.report.kept + sum(found.report.left_out.values()) == found.report.offered == 74
+
+
+def test_rewards_of_two_configurations_are_shown(warehouse: Warehouse, objects: DiskObjects) -> None:
+    store(warehouse, attempts())
+    assert verdicts(curated(warehouse, objects, "dpo").report)["all_rewards_are_of_one_configuration"]
+    store(warehouse, [Attempt(task, ("sit",), reward=0.9) for task in TASKS], first=100, configuration="c2")
+    found = curated(warehouse, objects, "rloo").report
+    assert found.rewards["configurations"] == ["c1", "c2"]
+    assert not verdicts(found)["all_rewards_are_of_one_configuration"]
 
 
 def test_a_trajectory_with_something_sensitive_is_left_out_and_reported(

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from hypothesis import given
 
-from rl_pipeline.curation.groups import select_attempts, task_statistics
+from rl_pipeline.curation.groups import one_task_for_each_request, select_attempts, task_statistics
 from rl_pipeline.curation.policy import CurationPolicy
 from rl_pipeline_tests.curation.frames import (
     OPEN_POLICY,
@@ -36,6 +36,20 @@ ROWS = distinct(
         {"task": "tried once", "reward": 0.3},
     )
 )
+
+
+def test_attempts_at_one_request_are_at_one_task_and_two_setups_of_a_world_are_two() -> None:
+    rows = candidates(
+        {"task": "run-3", "opening": 1},
+        {"task": "run-2", "opening": 1},
+        {"task": "run-2", "opening": 2},
+        {"task": "run-1", "opening": 2},
+        {"task": "other", "opening": 3},
+        *({"task": f"setup-{setup}", "opening": 4, "setup": setup} for setup in (7, 8)),
+        *({"task": f"silent-{number}", "opening": 5, "asked": 1} for number in range(2)),
+    )
+    tasks = one_task_for_each_request(rows)["task"].to_list()
+    assert tasks == [*["run-1"] * 4, "other", "setup-7", "setup-8", "silent-0", "silent-1"]
 
 
 def test_undecided_tasks_come_first_and_decided_ones_last() -> None:

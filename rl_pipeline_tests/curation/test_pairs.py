@@ -6,7 +6,7 @@ from itertools import chain
 import polars as pl
 from hypothesis import given
 
-from rl_pipeline.curation.pairs import possible_pairs, select_pairs
+from rl_pipeline.curation.pairs import pairs_across_requests, possible_pairs, select_pairs
 from rl_pipeline.curation.policy import CurationPolicy
 from rl_pipeline_tests.curation.frames import (
     OPEN_POLICY,
@@ -49,6 +49,11 @@ def test_attempts_at_other_tasks_and_from_other_starts_are_not_compared() -> Non
     assert possible_pairs(other_start, 0.1, POLICY).is_empty()
 
 
+def test_rewards_of_two_configurations_are_not_compared() -> None:
+    rows = candidates(*attempts(0.9, configuration="c1"), *attempts(0.4, 0.1, configuration="c2"))
+    assert sides(possible_pairs(rows, 0.1, POLICY)) == [("t001", "t002")]
+
+
 def test_who_did_the_same_is_not_compared() -> None:
     assert possible_pairs(candidates(*attempts(1.0, 0.0, actions=5)), 0.1, POLICY).is_empty()
 
@@ -69,6 +74,23 @@ def test_one_pair_of_each_task_comes_before_a_second_one() -> None:
     assert set(pairs["task"]) == {"a", "b"}
 
 
+def test_across_requests_one_conversation_of_each_task_is_in_one_pair_of_its_type() -> None:
+    types = ["bug", "bug", "essay", "essay", "bug", "bug"]
+    rows = candidates(
+        *({"reward": reward} for reward in (0.9, 0.1, 0.8, 0.2)),
+        *({"task": "tried twice", "reward": reward} for reward in (1.0, 0.0)),
+    ).with_columns(task_type=pl.Series(types), split=pl.lit("train"))
+    pairs = pairs_across_requests(rows, 0.1, POLICY)
+    one_of_two = sides(pairs_across_requests(rows[:4], 0.1, POLICY))
+    assert sorted(one_of_two) == [("t000", "t001"), ("t002", "t003")]
+    assert max(Counter(chain.from_iterable(sides(pairs))).values()) == 1
+    assert pairs.height == 2, "of three tasks of a type, one is in no pair"
+    apart = rows[:2].with_columns(split=pl.Series(["train", "holdout"]))
+    assert pairs_across_requests(apart, 0.1, POLICY).is_empty()
+    scored_apart = rows[:2].with_columns(configuration=pl.Series(["c1", "c2"], dtype=pl.Categorical))
+    assert pairs_across_requests(scored_apart, 0.1, POLICY).is_empty()
+
+
 @PROPERTY
 @given(some_candidates())
 def test_what_holds_of_all_pairs(rows: pl.DataFrame) -> None:
@@ -79,6 +101,7 @@ def test_what_holds_of_all_pairs(rows: pl.DataFrame) -> None:
         one, other = known[better], known[worse]
         assert (one["task"], one["opening"]) == (other["task"], other["opening"])
         assert one["actions"] != other["actions"]
+        assert one["configuration"] == other["configuration"]
         assert margin >= asked.pair_margin - 1e-9
         assert abs(one["reward"] - other["reward"] - margin) < 1e-12
     uses = Counter(chain.from_iterable(sides(pairs)))

@@ -44,6 +44,7 @@ def test_a_request_is_on_the_same_side_whatever_its_tasks_are_called_and_another
         pytest.param({"opening": 1, "asked": 5}, id="a short request"),
         pytest.param({"opening": 1, "actions": 1, "asked": 5}, id="everything"),
         pytest.param({"setup": 7}, id="the setup of a world"),
+        pytest.param({"called": 7}, id="the id of a task of which they are groups"),
     ],
 )
 def test_tasks_that_have_this_in_common_stay_together_under_whatever_name(common: dict[str, Any]) -> None:

@@ -57,7 +57,8 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two ways to go on from the same opening, of which the first was better."""
+    """Two ways to go on from the same opening, of which the first was better; or, without a prompt, two whole
+    conversations of different requests."""
 
     chosen_id: str
     rejected_id: str
@@ -91,7 +92,8 @@ def read_pairs(directory: Path, split: Split) -> list[Pair]:
     frame = _read(directory / PAIRS, split, columns)
 
     def pair(row: tuple[str, str, str, str, str]) -> Pair:
-        return Pair(row[0], row[1], *(parse_messages(text) for text in row[2:]))
+        prompt = [] if row[2] == "[]" else parse_messages(row[2])
+        return Pair(row[0], row[1], prompt, parse_messages(row[3]), parse_messages(row[4]))
 
     return each_row(frame.iter_rows(), pair, lambda row: row[:2])
 

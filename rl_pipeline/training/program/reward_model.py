@@ -2,6 +2,9 @@
 
 Online algorithms without an environment are judged by it. It is learnt once for a job and its dataset, kept beside the
 job's states, and used only if it tells the better of two conversations that it was not learnt from.
+
+Where few requests were tried more than once, some of the pairs are of different requests, and it has learnt in part
+which requests are easy: its metadata counts them.
 """
 
 import gc
@@ -110,7 +113,13 @@ def _learn(session: Session) -> dict[str, float]:
     trainer.train()
     measures = _judged(trainer, scored_pairs(session, judged))
     session.reporter.measured("base", measures)
-    meta = {"step": trainer.state.global_step, "metrics": measures, "dataset": session.dataset_hash}
+    meta = {
+        "step": trainer.state.global_step,
+        "metrics": measures,
+        "dataset": session.dataset_hash,
+        "pairs": len(train),
+        "pairs_across_requests": sum(not pair.prompt for pair in train),
+    }
     deliver(session, trainer, session.work.reward_model, meta, lambda session: load_classifier(session, session.base))
     trainer.accelerator.free_memory()
     # What comes next makes an engine of its own.
@@ -142,7 +151,8 @@ def _divided_pairs(session: Session) -> tuple[list[Pair], list[Pair]]:
     """
     train, held_out = (read_pairs(session.work.dataset, split) for split in ("train", "holdout"))
     lacking = min(_ENOUGH_PAIRS - len(held_out), int(_MOST_SET_ASIDE * len(train)))
-    openings = [json.dumps(pair.prompt, sort_keys=True) for pair in train]
+    # No two pairs across requests have one in common.
+    openings = [json.dumps(pair.prompt, sort_keys=True) if pair.prompt else pair.chosen_id for pair in train]
     set_aside = set()
     for opening, pairs in Counter(openings).items():
         if pairs <= lacking:

@@ -109,6 +109,22 @@ def test_where_too_few_pairs_are_held_out_some_openings_are_not_learnt_from(sess
         learnt_reward_model(again)
 
 
+def test_pairs_of_different_requests_are_whole_conversations_that_are_set_aside_one_by_one_and_counted(
+    session: Session,
+) -> None:
+    def across(n: int) -> tuple[list[dict[str, Any]], ...]:
+        (prompt, chosen, _), (other, _, rejected) = pair(n), pair(n + 1)
+        return [], [*prompt, *chosen], [*other, *rejected]
+
+    store(session, [("train", across(n)) for n in range(60)])
+    whole = scored_pairs(session, read_pairs(session.work.dataset, "train"))[0]
+    assert "You make things." in session.tokenizer.decode(whole["rejected_ids"])
+    _, measures = learnt_reward_model(session)
+    assert measures["reward_model_accuracy"] == 1.0, "12 of 12"
+    extra = verify(session.work.reward_model).meta.model_extra or {}
+    assert (extra["pairs"], extra["pairs_across_requests"]) == (48, 48)
+
+
 def test_chance_is_what_coins_would_do() -> None:
     assert by_chance(0, 0) == by_chance(0, 7) == 1.0
     assert by_chance(4, 4) == pytest.approx(1 / 16)
@@ -139,7 +155,7 @@ def test_another_dataset_is_another_reward_model(session: Session) -> None:
     changed = replace(session, dataset_hash=manifest_of(session.work.dataset).hash)
     assert changed.dataset_hash != session.dataset_hash
     learnt_reward_model(changed)
-    assert verify(session.work.reward_model).meta.model_extra == {"dataset": changed.dataset_hash}
+    assert (verify(session.work.reward_model).meta.model_extra or {})["dataset"] == changed.dataset_hash
 
 
 @pytest.mark.parametrize("damaged", ["model.safetensors", "manifest.json"])
