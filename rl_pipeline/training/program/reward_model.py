@@ -1,7 +1,10 @@
-"""The reward model: a score for whole conversations, learnt from pairs of logged ones by TRL's trainer.
+"""The reward model: a score for an agent's answer to what it was asked, learnt from pairs of logged ones by TRL's
+trainer.
 
-Online algorithms without an environment are judged by it. It is learnt once for a job and its dataset, kept beside the
-job's states, and used only if it tells the better of two conversations that it was not learnt from.
+Online algorithms without an environment are judged by it: the policy answers once, and nobody answers back. So it is
+learnt and judged on conversations up to the agent's first answer: in whole ones the last result of a tool would tell
+the better side, and what it says of a first answer would be noise. It is learnt once for a job and its dataset, kept
+beside the job's states, and used only if it tells the better of two answers that it was not learnt from.
 
 Where few requests were tried more than once, some of the pairs are of different requests, and it has learnt in part
 which requests are easy: its metadata counts them.
@@ -96,7 +99,9 @@ def _learn(session: Session) -> dict[str, float]:
     """Learn the reward model, and put it in the place of whatever is there."""
     train, judged = _divided_pairs(session)
     if not train:
-        raise NothingToLearn("The dataset has no pair to learn a reward model from: widen the request's filter.")
+        raise NothingToLearn(
+            "The dataset has no pair of different first answers for a reward model: widen the request's filter."
+        )
     learning = replace(session, plan=_plan_of_reward_model(session.plan), reporter=_Humming(session.reporter))
     trainer = RewardTrainer(
         args=RewardConfig(
@@ -149,7 +154,7 @@ def _divided_pairs(session: Session) -> tuple[list[Pair], list[Pair]]:
     The latter are those held out and, where these are too few, all pairs of some openings of the others: two ways to go
     on from an opening that was learnt from would prove nothing.
     """
-    train, held_out = (read_pairs(session.work.dataset, split) for split in ("train", "holdout"))
+    train, held_out = (_answers(read_pairs(session.work.dataset, split)) for split in ("train", "holdout"))
     lacking = min(_ENOUGH_PAIRS - len(held_out), int(_MOST_SET_ASIDE * len(train)))
     # No two pairs across requests have one in common.
     openings = [json.dumps(pair.prompt, sort_keys=True) if pair.prompt else pair.chosen_id for pair in train]
@@ -165,8 +170,23 @@ def _divided_pairs(session: Session) -> tuple[list[Pair], list[Pair]]:
     )
 
 
+def _answers(pairs: Sequence[Pair]) -> list[Pair]:
+    """The pairs, each side up to the agent's first answer; without those in which that is the same."""
+    cut = [replace(pair, chosen=_first_answer(pair.chosen), rejected=_first_answer(pair.rejected)) for pair in pairs]
+    return [pair for pair in cut if _texts(pair.chosen) != _texts(pair.rejected)]
+
+
+def _first_answer(messages: Sequence[Message]) -> Sequence[Message]:
+    end = next((place for place, message in enumerate(messages, 1) if message["trained"]), len(messages))
+    return messages[:end]
+
+
+def _texts(messages: Sequence[Message]) -> list[Message]:
+    return [{name: value for name, value in message.items() if name != "trained"} for message in messages]
+
+
 def scored_pairs(session: Session, pairs: Sequence[Pair]) -> list[dict[str, list[int]]]:
-    """`chosen_ids` and `rejected_ids`: whole conversations, of which the end matters most.
+    """`chosen_ids` and `rejected_ids`, of which the end matters most.
 
     They end with the token that ends a turn, as what the policy writes does: the score is read there.
     """
@@ -192,8 +212,9 @@ def _judged(trainer: RewardTrainer, rows: list[Any]) -> dict[str, float]:
     right = round(accuracy * len(rows))
     if by_chance(right, len(rows)) > _LIKELIHOOD_OF_CHANCE:
         raise RewardModelNoBetterThanChance(
-            f"The reward model finds the better of two conversations in {right} of {len(rows)} pairs that it was not"
-            " learnt from, which chance does as well: collect more pairs, or rewards that differ by what was done."
+            f"The reward model finds the better of two first answers in {right} of {len(rows)} pairs that it was not"
+            " learnt from, which chance does as well: collect more attempts, learn from them by dpo or sft, or let the"
+            " policy play in an environment."
         )
     return {ACCURACY: accuracy}
 

@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification
 from rl_pipeline.environments.playing import Conversation
 from rl_pipeline.training.checkpoints.storage import verify
 from rl_pipeline.training.plans.presets import preset_of
-from rl_pipeline.training.program.dataset import manifest_of, read_pairs
+from rl_pipeline.training.program.dataset import NothingToLearn, manifest_of, read_pairs
 from rl_pipeline.training.program.failing import failure_of
 from rl_pipeline.training.program.generation import SamplingPolicy
 from rl_pipeline.training.program.models import load_base
@@ -93,6 +93,19 @@ def test_one_that_is_no_better_than_chance_ends_the_attempt_for_that_reason(tmp_
         learnt_reward_model(session)
     assert failure_of(raised.value, rank=0, step=0).code == "DATA"
     assert not session.work.reward_model.exists()
+
+
+def test_it_is_judged_by_first_answers_for_these_are_what_it_will_score(tmp_path: Path, model: Path) -> None:
+    session = session_with(tmp_path, model)
+
+    def ends_well_or_badly(seed: int) -> tuple[list[dict[str, Any]], ...]:
+        prompt, chosen, rejected = pair(seed)
+        first = said("assistant", "look at it")
+        return prompt, [first, *chosen[1:]], [first, *rejected[1:]]
+
+    store(session, [("holdout" if n % 4 == 0 else "train", ends_well_or_badly(n)) for n in range(48)])
+    with pytest.raises(NothingToLearn, match="first answers"):
+        learnt_reward_model(session)
 
 
 def test_where_too_few_pairs_are_held_out_some_openings_are_not_learnt_from(session: Session) -> None:
