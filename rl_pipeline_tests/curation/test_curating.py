@@ -400,6 +400,23 @@ def test_shares_are_honoured_and_a_shortage_is_reported(warehouse: Warehouse, ob
     assert found.report.kept + sum(found.report.left_out.values()) == found.report.offered == 74
 
 
+def test_caps_that_cost_more_than_a_third_are_shown(warehouse: Warehouse, objects: DiskObjects) -> None:
+    publishers = {"large": 40, "small": 10}
+    some = [
+        Attempt(f"{name}-{one}", (f"do {one}",), reward=0.9, columns={"publisher": name})
+        for name, count in publishers.items()
+        for one in range(count)
+    ]
+    store(warehouse, some)
+    capped, whole = (
+        curated(warehouse, objects, "sft", policy=CurationPolicy(source_share=share)) for share in (0.5, 1)
+    )
+    assert (capped.report.kept, capped.report.lost_to_caps) == (20, 30)
+    assert not verdicts(capped.report)["caps_leave_most_of_it"]
+    assert (whole.report.kept, whole.report.lost_to_caps) == (50, 0)
+    assert verdicts(whole.report)["caps_leave_most_of_it"]
+
+
 def test_rewards_of_two_configurations_are_shown(warehouse: Warehouse, objects: DiskObjects) -> None:
     store(warehouse, attempts())
     assert verdicts(curated(warehouse, objects, "dpo").report)["all_rewards_are_of_one_configuration"]
