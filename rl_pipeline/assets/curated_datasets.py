@@ -94,6 +94,7 @@ def curated_datasets(
                 now=now,
                 watermark=job.watermark,
                 policy=CurationPolicy(allowed=redaction.allowed, tolerated=redaction.kinds_switched_off()),
+                work=training.site().work,
             )
         failed = [name for name, passed in verdicts(dataset.report).items() if _CHECKS[name][0] and not passed]
         if failed:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
@@ -51,17 +52,19 @@ def curated(
     revision: int = 1,
     **dataset: Any,
 ) -> CuratedDataset:
-    return curate(
-        warehouse,
-        objects,
-        job_id=job_id,
-        request=request(filters, **dataset).model_copy(update={"timestamp": NOW}),
-        algorithm=algorithm,
-        revision=revision,
-        now=NOW,
-        watermark=10**6,
-        policy=policy,
-    )
+    with TemporaryDirectory() as work:
+        return curate(
+            warehouse,
+            objects,
+            job_id=job_id,
+            request=request(filters, **dataset).model_copy(update={"timestamp": NOW}),
+            algorithm=algorithm,
+            revision=revision,
+            now=NOW,
+            watermark=10**6,
+            policy=policy,
+            work=Path(work),
+        )
 
 
 def read(warehouse: Warehouse, objects: DiskObjects, name: str, directory: Path) -> pl.DataFrame:
