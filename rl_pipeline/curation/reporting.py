@@ -83,7 +83,7 @@ def report_of(offer: Offer, written: Written, criteria: Criteria) -> CurationRep
         splits={side: rows.filter(pl.col("split") == side).height for side in ("train", "holdout")},
         tasks=rows["task"].n_unique(),
         pairs=choice.pairs.height,
-        pairs_across_requests=choice.pairs["across_requests"].sum(),
+        pairs_across_requests=choice.pairs.filter("across_requests").height,
         lacks_pairs=choice.has_pairs and TRAIN not in choice.pairs["split"],
         prompts=choice.tasks.height,
         environments=tuple(sorted(written.environments.keys() - {""})),
