@@ -160,17 +160,19 @@ def timed(
         }
     )
     began = time.perf_counter()
-    dataset = curate(
-        warehouse,
-        objects,
-        job_id=name,
-        request=request,
-        algorithm=algorithm,
-        revision=1,
-        now=now,
-        watermark=count,
-        policy=CurationPolicy(),
-    )
+    with tempfile.TemporaryDirectory() as work:
+        dataset = curate(
+            warehouse,
+            objects,
+            job_id=name,
+            request=request,
+            algorithm=algorithm,
+            revision=1,
+            now=now,
+            watermark=count,
+            policy=CurationPolicy(),
+            work=Path(work),
+        )
     return time.perf_counter() - began, dataset
 
 

@@ -32,6 +32,11 @@ _CHECKS = {
         "No trajectory had to be left out because an independent set of rules found a sensitive value in it.",
     ),
     "every_domain_is_present": (False, "Each domain that was asked for has trajectories."),
+    "caps_leave_most_of_it": (
+        False,
+        "The caps on one publisher and one user cost no more than a third of what could be learnt from. A request's "
+        "source_share and user_share raise them.",
+    ),
     "all_rewards_are_of_one_configuration": (
         False,
         "All were scored by the same rules. Pairs are within one configuration; what is best, and how undecided a task "
@@ -89,6 +94,7 @@ def curated_datasets(
                 now=now,
                 watermark=job.watermark,
                 policy=CurationPolicy(allowed=redaction.allowed, tolerated=redaction.kinds_switched_off()),
+                work=training.site().work,
             )
         failed = [name for name, passed in verdicts(dataset.report).items() if _CHECKS[name][0] and not passed]
         if failed:
@@ -107,6 +113,7 @@ def verdicts(report: CurationReport) -> dict[str, bool]:
         "train_and_holdout_share_nothing": report.leakage.total == 0,
         "nothing_sensitive_was_found": not report.residual,
         "every_domain_is_present": not report.missing_domains,
+        "caps_leave_most_of_it": 3 * report.lost_to_caps <= report.kept + report.lost_to_caps,
         "all_rewards_are_of_one_configuration": len(report.rewards["configurations"]) <= 1,
     }
 
@@ -157,6 +164,7 @@ def _result(dataset: CuratedDataset) -> dg.MaterializeResult[None]:
         },
         "nothing_sensitive_was_found": {"values_by_kind": dict(report.residual)},
         "every_domain_is_present": {"missing": ", ".join(report.missing_domains) or "none"},
+        "caps_leave_most_of_it": {"lost_to_caps": report.lost_to_caps, "kept": report.kept},
         "all_rewards_are_of_one_configuration": {
             "configurations": ", ".join(report.rewards["configurations"]) or "none"
         },

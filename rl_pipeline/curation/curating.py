@@ -8,7 +8,6 @@ erasure sees the dataset. It sees it by its provenance, which is there before th
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
@@ -21,6 +20,7 @@ from rl_pipeline.curation.forgetting import erased_of, forget_provenance
 from rl_pipeline.curation.manifest import Manifest, content_of
 from rl_pipeline.curation.policy import Criteria, CurationPolicy, criteria_of
 from rl_pipeline.curation.reporting import CurationReport, report_of
+from rl_pipeline.curation.scratch import scratch_below
 from rl_pipeline.curation.writing import Written, write_files
 from rl_pipeline.ingestion.holding import held_by, hold_for_dataset, release_from_dataset
 from rl_pipeline.stores.objects import Objects
@@ -56,26 +56,35 @@ def curate(
     now: datetime,
     watermark: int,
     policy: CurationPolicy,
+    work: Path,
 ) -> CuratedDataset:
     """Choose, write and store the dataset of a job from what is stored and scored up to the watermark.
 
-    Raises `InvalidFilter`. A dataset in which nothing is left is stored as well: the report says why it is empty.
+    Its files lie below the directory `work` until they are stored. A dataset in which nothing is left is stored as
+    well: the report says why it is empty. Raises `InvalidFilter`.
     """
     criteria = criteria_of(request, job_id=job_id, algorithm=algorithm, watermark=watermark, policy=policy)
     while True:
-        dataset = _curated(warehouse, objects, criteria, policy, revision=revision, now=now)
+        dataset = _curated(warehouse, objects, criteria, policy, revision=revision, now=now, work=work)
         if not erased_of(warehouse, dataset.dataset_id):
             return dataset
 
 
 def _curated(
-    warehouse: Warehouse, objects: Objects, criteria: Criteria, policy: CurationPolicy, *, revision: int, now: datetime
+    warehouse: Warehouse,
+    objects: Objects,
+    criteria: Criteria,
+    policy: CurationPolicy,
+    *,
+    revision: int,
+    now: datetime,
+    work: Path,
 ) -> CuratedDataset:
     dataset_id = dataset_name(criteria.job_id, revision)
     offer = offered(warehouse, criteria, policy)
     choice = choose(offer.candidates, criteria, policy)
-    with TemporaryDirectory(prefix="rl-curation-") as scratch:
-        written = write_files(warehouse, choice, Path(scratch), criteria, policy)
+    with scratch_below(work) as scratch:
+        written = write_files(warehouse, choice, scratch, criteria, policy)
         report = report_of(offer, written, criteria)
         provenance = _provenance(warehouse, criteria.stream, written)
         content = content_of(criteria, policy, _listed(provenance), written.files)
@@ -83,7 +92,7 @@ def _curated(
         provenance = provenance.with_columns(dataset_id=pl.lit(dataset_id))
         warehouse.insert("dataset_provenance", provenance)
         hold_for_dataset(warehouse, dataset_id, provenance["trajectory_id"])
-        url = store_files(objects, manifest, Path(scratch))
+        url = store_files(objects, manifest, scratch)
     store_row(warehouse, manifest, url, now)
     _forget_earlier(warehouse, dataset_id, provenance)
     return CuratedDataset(dataset_id, manifest, manifest.hash, url, report)

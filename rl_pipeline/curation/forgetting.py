@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import orjson
@@ -29,6 +28,7 @@ from rl_pipeline.curation.datasets import (
 )
 from rl_pipeline.curation.files import CONVERSATIONS, PAIRS, PROMPTS, Row, WrittenFile, read_rows, write_rows
 from rl_pipeline.curation.manifest import Manifest, ManifestUnreadable
+from rl_pipeline.curation.scratch import scratch_below, sweep
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.ingestion.ledger import ERASED_REVISION
 from rl_pipeline.stores.objects import CorruptObject, ObjectMissing, Objects
@@ -94,9 +94,10 @@ def _erased(warehouse: Warehouse, dataset_id: str = "") -> pl.DataFrame:
 def forget_erased(warehouse: Warehouse, objects: Objects, now: datetime, *, copies: Path) -> None:
     """Take erased trajectories out of all datasets, and out of the copies that trainings keep below `copies/<job>`.
 
-    Whoever was erased and when: what another erasure has left is taken out as well. Raises `DatasetsNotForgotten` once
-    all datasets were tried.
+    Whoever was erased and when: what another erasure has left is taken out as well, and what curations left there that
+    were killed. Raises `DatasetsNotForgotten` once all datasets were tried.
     """
+    sweep(copies)
     damaged, unfinished = [], []
     for dataset_id in datasets_with_erased(warehouse):
         try:
@@ -144,8 +145,8 @@ def drop_erased(warehouse: Warehouse, objects: Objects, dataset_id: str, now: da
     # Before anything that can break, and again below: a training may fetch it meanwhile.
     shutil.rmtree(copies / known.job_id / "dataset", ignore_errors=True)
     manifest = manifest_of(objects, dataset_id)
-    with TemporaryDirectory(prefix="rl-curation-") as scratch:
-        before, after = Path(scratch) / "before", Path(scratch) / "after"
+    with scratch_below(copies) as scratch:
+        before, after = scratch / "before", scratch / "after"
         after.mkdir()
         fetch_files(objects, dataset_id, manifest.files, before)
         manifest = _rewritten(manifest, before, after, set(gone))

@@ -15,7 +15,7 @@ from dataclasses import replace
 import polars as pl
 
 from rl_pipeline.curation.policy import Criteria, CurationPolicy
-from rl_pipeline.curation.selection import Caps, Room, Selection, quotas_for, within_caps
+from rl_pipeline.curation.selection import CAPPED, Caps, Room, Selection, quotas_for, within_caps
 
 PAIRS = pl.Schema({"task": pl.String(), "chosen_id": pl.String(), "rejected_id": pl.String(), "margin": pl.Float64()})
 
@@ -68,7 +68,8 @@ def select_pairs(
                 refused.setdefault(place, reason)
         left_out = Counter(reason for place, reason in refused.items() if place not in room.taken)
         left_out["no_partner"] = rows.height - len(room.taken | refused.keys())
-        return Selection(rows[sorted(room.taken)], left_out, quotas, caps)
+        lost = room.lost(place for place, reason in refused.items() if reason in CAPPED)
+        return Selection(rows[sorted(room.taken)], left_out, quotas, caps, lost)
 
     return within_caps(rows, criteria, policy, select), _named(pairs[taken], rows)
 
@@ -78,7 +79,9 @@ def _numbered_pairs(
 ) -> pl.DataFrame:
     """chosen, rejected (places of the rows) and margin."""
     sides = (
-        rows.select(*sorted({"task", *group}), "reward", "actions", "at", number=pl.int_range(pl.len(), dtype=pl.UInt32))
+        rows.select(
+            *sorted({"task", *group}), "reward", "actions", "at", number=pl.int_range(pl.len(), dtype=pl.UInt32)
+        )
         .sort("reward", "at", "number", descending=[True, False, False])
         .with_columns(place=pl.int_range(pl.len()).over(group), size=pl.len().over(group).cast(pl.Int64))
     )

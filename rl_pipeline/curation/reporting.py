@@ -53,6 +53,8 @@ class CurationReport:
     """Prompts that can be played in none."""
     sources: CapCount
     users: CapCount
+    lost_to_caps: int
+    """How many more there would be without caps."""
     rewards: Mapping[str, Any]
     """configurations, revised (how many count in a later revision), mean, std, least, most."""
     leakage: Leakage
@@ -81,13 +83,14 @@ def report_of(offer: Offer, written: Written, criteria: Criteria) -> CurationRep
         splits={side: rows.filter(pl.col("split") == side).height for side in ("train", "holdout")},
         tasks=rows["task"].n_unique(),
         pairs=choice.pairs.height,
-        pairs_across_requests=choice.pairs["across_requests"].sum(),
+        pairs_across_requests=choice.pairs.filter("across_requests").height,
         lacks_pairs=choice.has_pairs and TRAIN not in choice.pairs["split"],
         prompts=choice.tasks.height,
         environments=tuple(sorted(written.environments.keys() - {""})),
         unplayable=written.environments[""],
         sources=CapCount(caps.source, _most(rows["source"])),
         users=CapCount(caps.user, _most(rows.filter(pl.col("user") != 0)["user"])),
+        lost_to_caps=choice.selection.lost_to_caps,
         rewards=_rewards(rows, criteria),
         leakage=written.leakage,
         missing_domains=missing_domains(choice.selection.quotas, kept),

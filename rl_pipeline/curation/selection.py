@@ -9,7 +9,7 @@ it is kept, or left out for one reason.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,9 @@ import polars as pl
 
 from rl_pipeline.curation.balance import cap_of, cap_within, quotas_of
 from rl_pipeline.curation.policy import Criteria, CurationPolicy
+
+CAPPED = ("source_cap", "user_cap")
+"""Why something is left out that there may be room for."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class Selection:
     left_out: Counter[str]
     quotas: Mapping[str, int]
     caps: Caps
+    lost_to_caps: int
+    """How many more could have been kept without caps: not those whose places others took."""
 
 
 class Room:
@@ -57,6 +62,11 @@ class Room:
     def is_full(self) -> bool:
         """Whether nothing at all may be taken any more."""
         return len(self.taken) >= self._total
+
+    def lost(self, places: Iterable[int]) -> int:
+        """How many rows, of these that a cap keeps out, there is still room for."""
+        by_domain = Counter(self._domain[place] for place in places if place not in self.taken)
+        return sum(min(count, self._left.get(domain, 0)) for domain, count in by_domain.items())
 
     def take(self, *places: int) -> str:
         """Take the rows at these places; why that cannot be, else nothing. What was taken before costs nothing."""
@@ -119,13 +129,17 @@ def select_rows(candidates: pl.DataFrame, in_turn: pl.Series, criteria: Criteria
     def select(caps: Caps) -> Selection:
         room = Room(candidates, quotas, caps)
         left_out: Counter[str] = Counter()
+        capped: list[int] = []
         for number, place in enumerate(in_turn):
             if room.is_full:
                 left_out["beyond_sample"] += len(in_turn) - number
                 break
             if reason := room.take(place):
                 left_out[reason] += 1
-        return Selection(candidates[sorted(room.taken)].sort("trajectory_id"), left_out, quotas, caps)
+                if reason in CAPPED:
+                    capped.append(place)
+        kept = candidates[sorted(room.taken)].sort("trajectory_id")
+        return Selection(kept, left_out, quotas, caps, room.lost(capped))
 
     return within_caps(candidates, criteria, policy, select)
 

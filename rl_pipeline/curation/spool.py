@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, NamedTuple
 
@@ -49,7 +50,7 @@ class Spool:
 
 
 @contextmanager
-def spooling() -> Iterator[Spool]:
-    """A spool that is gone at the end."""
-    with TemporaryFile(prefix="rl-curation-") as file:
+def spooling(directory: Path) -> Iterator[Spool]:
+    """A spool in the directory that is gone at the end."""
+    with TemporaryFile(dir=directory) as file:
         yield Spool(file)

@@ -49,7 +49,7 @@ def write_files(
     warehouse: Warehouse, choice: Choice, directory: Path, criteria: Criteria, policy: CurationPolicy
 ) -> Written:
     """Write what was chosen; trajectories that teach nothing, or hold what must not flow on, are left out of it."""
-    with spooling() as spool:
+    with spooling(directory) as spool:
         reading = _Reading(spool, policy, dict(choice.rows.select("trajectory_id", "task").iter_rows()))
         for documents in _documents(warehouse, choice.rows["trajectory_id"]):
             reading.add(documents)

@@ -3,6 +3,7 @@
 import shutil
 from datetime import datetime, timedelta
 
+from rl_pipeline.curation.scratch import sweep
 from rl_pipeline.stores.warehouse import Warehouse
 from rl_pipeline.training.site import TrainingSite
 from rl_pipeline.training.work_directory import WorkDirectory
@@ -21,7 +22,11 @@ def remove_what_was_delivered(work: WorkDirectory) -> None:
 
 
 def remove_work_directories(warehouse: Warehouse, site: TrainingSite, now: datetime) -> tuple[str, ...]:
-    """Remove the directories of jobs that ended more than a week ago; the ids of these jobs."""
+    """Remove the directories of jobs that ended more than a week ago; the ids of these jobs.
+
+    What was left by curations that were killed goes as well.
+    """
+    sweep(site.work)
     there = [path.name for path in site.work.iterdir() if path.is_dir()] if site.work.is_dir() else []
     ended = warehouse.query(
         """

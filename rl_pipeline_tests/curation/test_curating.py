@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
@@ -51,17 +52,19 @@ def curated(
     revision: int = 1,
     **dataset: Any,
 ) -> CuratedDataset:
-    return curate(
-        warehouse,
-        objects,
-        job_id=job_id,
-        request=request(filters, **dataset).model_copy(update={"timestamp": NOW}),
-        algorithm=algorithm,
-        revision=revision,
-        now=NOW,
-        watermark=10**6,
-        policy=policy,
-    )
+    with TemporaryDirectory() as work:
+        return curate(
+            warehouse,
+            objects,
+            job_id=job_id,
+            request=request(filters, **dataset).model_copy(update={"timestamp": NOW}),
+            algorithm=algorithm,
+            revision=revision,
+            now=NOW,
+            watermark=10**6,
+            policy=policy,
+            work=Path(work),
+        )
 
 
 def read(warehouse: Warehouse, objects: DiskObjects, name: str, directory: Path) -> pl.DataFrame:
@@ -398,6 +401,23 @@ def test_shares_are_honoured_and_a_shortage_is_reported(warehouse: Warehouse, ob
     assert kept == {"coding": (16, 16, 0), "research": (12, 12, 0), "general": (12, 5, 7)}
     assert found.report.left_out["other_domain"] == 9
     assert found.report.kept + sum(found.report.left_out.values()) == found.report.offered == 74
+
+
+def test_caps_that_cost_more_than_a_third_are_shown(warehouse: Warehouse, objects: DiskObjects) -> None:
+    publishers = {"large": 40, "small": 10}
+    some = [
+        Attempt(f"{name}-{one}", (f"do {one}",), reward=0.9, columns={"publisher": name})
+        for name, count in publishers.items()
+        for one in range(count)
+    ]
+    store(warehouse, some)
+    capped, whole = (
+        curated(warehouse, objects, "sft", policy=CurationPolicy(source_share=share)) for share in (0.5, 1)
+    )
+    assert (capped.report.kept, capped.report.lost_to_caps) == (20, 30)
+    assert not verdicts(capped.report)["caps_leave_most_of_it"]
+    assert (whole.report.kept, whole.report.lost_to_caps) == (50, 0)
+    assert verdicts(whole.report)["caps_leave_most_of_it"]
 
 
 def test_rewards_of_two_configurations_are_shown(warehouse: Warehouse, objects: DiskObjects) -> None:

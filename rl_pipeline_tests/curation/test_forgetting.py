@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
@@ -20,6 +21,7 @@ from rl_pipeline.curation.forgetting import (
     forget_erased,
 )
 from rl_pipeline.curation.policy import CurationPolicy
+from rl_pipeline.curation.scratch import SCRATCH
 from rl_pipeline.ingestion.erased_rows import delete_rows
 from rl_pipeline.stores.disk import DiskObjects
 from rl_pipeline.stores.objects import Objects, ObjectsUnavailable, StoredObject
@@ -36,17 +38,19 @@ def objects(tmp_path: Path) -> DiskObjects:
 
 
 def curated(warehouse: Warehouse, objects: Objects, algorithm: Any, job_id: str = "job-1") -> Any:
-    return curate(
-        warehouse,
-        objects,
-        job_id=job_id,
-        request=request().model_copy(update={"timestamp": NOW}),
-        algorithm=algorithm,
-        revision=1,
-        now=NOW,
-        watermark=10**6,
-        policy=CurationPolicy(source_share=1.0, user_share=1.0),
-    )
+    with TemporaryDirectory() as work:
+        return curate(
+            warehouse,
+            objects,
+            job_id=job_id,
+            request=request().model_copy(update={"timestamp": NOW}),
+            algorithm=algorithm,
+            revision=1,
+            now=NOW,
+            watermark=10**6,
+            policy=CurationPolicy(source_share=1.0, user_share=1.0),
+            work=Path(work),
+        )
 
 
 def attempts() -> list[Attempt]:
@@ -269,6 +273,30 @@ def test_whenever_a_curation_dies_its_files_are_found_by_an_erasure(  # noqa: PL
     assert "jane tries" not in stored_bytes(objects, tmp_path)
     curated(warehouse, objects, "sft")
     fetch_dataset(objects, newest_dataset(warehouse, "job-1"), tmp_path / "dataset")
+
+
+def left_by_the_dead(work: Path) -> Path:
+    """What a curation leaves that was killed: its files, and a lock that nobody holds."""
+    directory = work / SCRATCH / "tmp1"
+    directory.mkdir(parents=True)
+    (directory / CONVERSATIONS).write_text("jane tries")
+    directory.with_suffix(".lock").touch()
+    return directory
+
+
+def test_an_erasure_removes_what_killed_curations_left_even_if_it_breaks_off(
+    warehouse: Warehouse, objects: DiskObjects, tmp_path: Path
+) -> None:
+    store(warehouse, attempts())
+    curated(warehouse, objects, "sft")
+    erase(warehouse)
+    left = left_by_the_dead(tmp_path / "training")
+    breaking: Any = BreaksOff(objects, 0)
+    with pytest.raises(ConnectionAbortedError):
+        forget_erased(warehouse, breaking, NOW, copies=tmp_path / "training")
+    assert not left.exists()
+    forget_erased(warehouse, objects, NOW, copies=tmp_path / "training")
+    assert list((tmp_path / "training" / SCRATCH).iterdir()) == []
 
 
 def test_what_an_erasure_has_left_that_was_broken_off_is_forgotten_by_the_next_one(

@@ -113,6 +113,9 @@ def test_what_holds_of_all_pairs(rows: pl.DataFrame) -> None:
     sources = Counter(chosen.kept["source"].cast(pl.String))
     assert max(sources.values(), default=0) <= chosen.caps.source
     assert chosen.kept.height + chosen.left_out.total() == rows.height
+    assert chosen.lost_to_caps <= min(
+        12 - chosen.kept.height, chosen.left_out["source_cap"] + chosen.left_out["user_cap"]
+    )
 
 
 @PROPERTY

@@ -57,6 +57,17 @@ def test_a_source_gets_no_more_than_its_cap_however_good_it_is() -> None:
     chosen = select_demonstrations(rows, criteria(sample_size=20), POLICY)
     assert Counter(chosen.kept["source"].cast(pl.String)) == Counter(flood=10, quiet=10)
     assert chosen.left_out["source_cap"] == 20
+    assert chosen.lost_to_caps == 0, "others had their places"
+
+
+def test_what_caps_cost_is_what_there_was_still_room_for() -> None:
+    rows = candidates(*[{"source": "flood"}] * 30, *[{"source": "quiet"}] * 10)
+    for size, lost in ((20, 0), (30, 10), (1000, 20)):
+        assert select_demonstrations(rows, criteria(sample_size=size), POLICY).lost_to_caps == lost
+    both = candidates(*[{"domain": "coding", "source": "flood"}] * 30, *[{"domain": "coding", "source": "quiet"}] * 30)
+    asked = criteria(filters={"domain_shares": {"coding": 0.5, "research": 0.5}}, sample_size=40)
+    chosen = select_demonstrations(both, asked, POLICY)
+    assert chosen.lost_to_caps == 20 - chosen.kept.height, "the 20 places of the other domain are no loss"
 
 
 def test_a_user_gets_no_more_than_a_share_and_nobody_in_particular_has_no_cap() -> None:

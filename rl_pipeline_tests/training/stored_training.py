@@ -262,6 +262,7 @@ class TrainingPlace:
             now=datetime.now(UTC),
             watermark=job.watermark,
             policy=CurationPolicy(),
+            work=self.directory / "work",
         )
 
     def carry_out(

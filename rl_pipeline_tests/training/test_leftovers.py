@@ -3,6 +3,7 @@
 from datetime import timedelta
 from pathlib import Path
 
+from rl_pipeline.curation.scratch import SCRATCH
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.training.jobs.job import State
 from rl_pipeline.training.jobs.rows import write_attempt, write_job
@@ -35,6 +36,16 @@ def test_directories_of_jobs_that_ended_a_week_ago_go_and_no_others(
     assert remove_work_directories(warehouse, site, NOW + WEEK) == ()
     assert remove_work_directories(warehouse, site, NOW + 2 * WEEK) == ("broken", "done", "unwanted")
     assert set(tmp_path.iterdir()) == {running, stopping, site.operators}
+
+
+def test_what_curations_left_that_were_killed_goes_the_next_night(
+    tmp_path: Path, warehouse: ClickHouseWarehouse
+) -> None:
+    left_there = tmp_path / SCRATCH / "tmp1"
+    left_there.mkdir(parents=True)
+    left_there.with_suffix(".lock").touch()
+    assert remove_work_directories(warehouse, TrainingSite(work=tmp_path, models=tmp_path / ".models"), NOW) == ()
+    assert list((tmp_path / SCRATCH).iterdir()) == []
 
 
 def test_of_what_was_delivered_only_the_account_of_it_stays(tmp_path: Path, warehouse: ClickHouseWarehouse) -> None:
