@@ -29,6 +29,7 @@ from rl_pipeline.training.plans.presets import Preset, Sections, overlaid, sourc
 from rl_pipeline.training.site import TrainingSite
 
 _MOST_CPU_PROCESSES = 2
+_ONE_PROCESS = {"processes": 1, "nodes": 1, "hostfile": None}
 _SLOTS = re.compile(r"^(\S+)\s+slots=(\d+)")
 # What a request may set beyond the contract's own fields, by the section of the plan that it goes to.
 _OPEN_HYPERPARAMETERS = {
@@ -223,7 +224,7 @@ def _distribute(draft: _Draft, request: TrainingRequest, machine: Machine, site:
     if not compute.distributed:
         if asked is not None and asked > 1:
             draft.notes.append(f"It trains in one process, not on {asked} GPUs: the request wants it not distributed.")
-        part |= {"processes": 1, "nodes": 1, "hostfile": None}
+        part |= _ONE_PROCESS
     _choose_format(draft, request, machine)
     _do_without_compiler(draft, machine)
     part.setdefault("threads", max(1, machine.cores // (part["processes"] // part.get("nodes", 1))))
@@ -254,7 +255,7 @@ def _do_without_compiler(draft: _Draft, machine: Machine) -> None:
     if machine.has_compiler:
         return
     if part["device"] == "cpu":
-        part |= {"deepspeed": False, "processes": 1, "offload_optimizer": False, "offload_parameters": False}
+        part |= {"deepspeed": False, "offload_optimizer": False, "offload_parameters": False, **_ONE_PROCESS}
         draft.notes.append("There is no C++ compiler here: it trains in one process and without DeepSpeed.")
     elif part.get("offload_optimizer"):
         part |= {"offload_optimizer": False, "offload_parameters": False}

@@ -197,7 +197,7 @@ class TrackedFigures:
 
 
 class LogLines:
-    """Lines for people wherever the run is watched: each phase, what was measured, and a hundred times the figures."""
+    """Lines for people wherever the run is watched: phases, notes, what was measured, a hundred times the figures."""
 
     def __init__(self, say: Callable[[str], None], hang_up: Callable[[], None] = lambda: None) -> None:
         self._say = say
@@ -210,7 +210,9 @@ class LogLines:
         measured = {name: value for name, value in metrics.items() if "/" in name}
         step, total = line.get("step", 0), line.get("total_steps") or 0
         percent = 100 * step // total if total else 0
-        if measured:
+        if "note" in line:
+            self._say(line["note"])
+        elif measured:
             self._say(_figures(measured))
         elif metrics:
             if percent > self._percent:

@@ -130,6 +130,10 @@ class Reporter:
         """What the model can do before or after the training."""
         self._write({}, {f"{when}/{name}": value for name, value in measures.items()})
 
+    def note(self, note: str) -> None:
+        """Something that people should know of this attempt."""
+        self._write({"note": note})
+
     def close(self, outcome: RunOutcome) -> None:
         """Tell the listeners that this was all, and how it ended."""
         if self._file is None:
@@ -137,11 +141,11 @@ class Reporter:
         with closing(self._file):
             self._tell(lambda listener: listener.close(outcome))
 
-    def _write(self, figures: Mapping[str, float], metrics: Mapping[str, float] | None = None) -> None:
+    def _write(self, more: Line, metrics: Mapping[str, float] | None = None) -> None:
         if self._file is None:
             return
         self._last_line = self._clock()
-        line = {"time": datetime.now(UTC).isoformat(), "phase": self._phase, **self._place, **figures}
+        line = {"time": datetime.now(UTC).isoformat(), "phase": self._phase, **self._place, **more}
         self._file.write(json.dumps(line) + "\n")
         self._tell(lambda listener: listener.hear(line, metrics or {}))
 

@@ -190,6 +190,7 @@ def _result_of(session: Session, trainer: Resumable, base: Measures, final: Meas
         "processes": trainer.args.world_size,
         "zero_stage": engine.zero_optimization_stage() if deepspeed else None,
         "engine": type(engine).__name__,
+        "notes": trainer.notes,
     }
 
 

@@ -7,6 +7,7 @@ all nodes see.
 
 import logging
 import time
+import warnings
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +21,7 @@ from rl_pipeline.training.checkpoints import storage
 from rl_pipeline.training.checkpoints.manifest import MANIFEST, CheckpointCorrupt, Manifest, parse_manifest
 from rl_pipeline.training.program.session import Session
 from rl_pipeline.training.program.stopping import check_weights, heed
+from rl_pipeline.training.program.taking_over import Layout, layout_of, note_on, take_over_weights
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +39,8 @@ class Resumable(Trainer):
         self._local_tokens = torch.zeros((), dtype=torch.long)
         self._latest: dict[str, float] = {}
         self._owes_save = False
+        self._has_weights_alone = False
+        self.notes: list[str] = []
         self.report_passes(cast("nn.Module", self.model))
         self.remove_callback(PrinterCallback)
         self.add_callback(_AtStepEnd(self))
@@ -85,15 +89,31 @@ class Resumable(Trainer):
         return Path(found[0]) if found[0] else None
 
     def train_from(self, state: Path | None) -> None:
-        """Train to the end, or until the session is asked to stop."""
+        """Train to the end, or until the session is asked to stop.
+
+        Of a state that was saved by other processes than these, the weights alone are taken.
+        """
         if state is not None:
-            noted = _noted(state)
+            noted, ours = _noted(state), layout_of(self.session.plan)
             self._tokens, self._seconds_before = noted["tokens"], noted["seconds"]
+            self.notes = noted.get("notes", [])
+            saved = noted.get("layout", ours)
+            if saved != ours:
+                self._take_over(state, saved)
         self.session.stop.waits = True
         try:
             self.train(resume_from_checkpoint=str(state) if state else None)
         finally:
             self.session.stop.waits = False
+
+    def _take_over(self, state: Path, saved: Layout) -> None:
+        note = note_on(_manifest(state).meta.step, saved, layout_of(self.session.plan))
+        _log.warning("%s", note)
+        self.session.reporter.note(note)
+        self.notes.append(note)
+        with self.session.reporter.while_bytes_move(state):
+            take_over_weights(cast("nn.Module", self.model), state, saved, reads=self.session.writes)
+        self._has_weights_alone = True
 
     def count_tokens(self) -> int:
         """Tokens trained on so far, by all processes and attempts. All processes call this."""
@@ -169,6 +189,25 @@ class Resumable(Trainer):
         storage.discard(staging)
         storage.prune(target.parent, self.session.plan.checkpoints.max_checkpoints, self._best_state())
 
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        if not self._has_weights_alone:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: str | None) -> Any:
+        state = None if self._has_weights_alone else resume_from_checkpoint
+        prepared = super()._prepare_for_training(max_steps, train_dataloader, state)  # type: ignore[no-untyped-call]
+        if self._has_weights_alone:
+            self._advance_schedule()
+        return prepared
+
+    def _advance_schedule(self) -> None:
+        """Have the learning rate go on at the state's step."""
+        scheduler: Any = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
+        scheduler.last_epoch = self.state.global_step - 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it expects a step of the optimizer first
+            scheduler.step()
+
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
@@ -200,6 +239,8 @@ class Resumable(Trainer):
             "step": self.state.global_step,
             "created": datetime.now(UTC),
             "dataset": self.session.dataset_hash,
+            "layout": layout_of(plan),
+            "notes": self.notes,
             "learning_rate": self.args.learning_rate,
             "tokens": self._tokens,
             "seconds": self.seconds,

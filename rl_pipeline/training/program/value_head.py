@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 NAME = "value_head"
-_FILE = "value_head.safetensors"
+FILE = "value_head.safetensors"
+"""Where it lies in a state whose other weights are an adapter's."""
 
 
 def add_value_head(model: nn.Module) -> None:
@@ -41,10 +42,10 @@ def state_values(model: nn.Module, hidden: Tensor, starts: Tensor) -> Tensor:
 
 def save_value_head(model: nn.Module, directory: Path) -> None:
     """Beside an adapter, whose files hold nothing but the adapter."""
-    save_file(model.get_submodule(NAME).state_dict(), directory / _FILE)
+    save_file(model.get_submodule(NAME).state_dict(), directory / FILE)
 
 
 def load_value_head(model: nn.Module, directory: Path) -> None:
     """What `save_value_head` saved."""
     with torch.no_grad():
-        model.get_submodule(NAME).load_state_dict(load_file(directory / _FILE))
+        model.get_submodule(NAME).load_state_dict(load_file(directory / FILE))

@@ -168,6 +168,16 @@ def test_a_machine_without_a_compiler_trains_in_one_process_without_deepspeed_an
     assert "no C++ compiler" in made.notes[0]
 
 
+def test_nodes_whose_cpus_are_asked_for_are_left_alone_where_there_is_no_compiler(tmp_path: Path) -> None:
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text("worker-1 slots=2\nworker-2 slots=2\n")
+    without = replace(TWO_CORES, has_compiler=False)
+    asked = request_with(compute={"gpu_count": 0})
+    made = plan(asked, machine=without, site=replace(SITE, hostfile=hostfile)).distribution
+    assert (made.device, made.deepspeed, made.processes, made.nodes, made.hostfile) == ("cpu", False, 1, 1, None)
+    assert made.threads == 2
+
+
 def test_gpus_without_a_compiler_keep_deepspeed_and_do_without_offloading() -> None:
     asked = request_with(compute={"offload_optimizer": True, "offload_parameters": True})
     made = plan(asked, machine=replace(TWO_A100, has_compiler=False))

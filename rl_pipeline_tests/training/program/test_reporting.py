@@ -97,6 +97,15 @@ def test_playing_between_steps_is_no_news(tmp_path: Path) -> None:
     assert heard == ["training"]
 
 
+def test_a_note_is_on_disk_and_told_to_people(tmp_path: Path) -> None:
+    heard: list[str] = []
+    reporter = Reporter(tmp_path / "progress.jsonl", [LogLines(heard.append)])
+    reporter.note("its optimizer begins anew")
+    reporter.phase("training")
+    assert heard == ["its optimizer begins anew", "training"]
+    assert [line.get("note") for line in lines_of(tmp_path / "progress.jsonl")] == [heard[0], None]
+
+
 def test_only_the_first_process_reports(tmp_path: Path) -> None:
     silent = Reporter(None, [LogLines(pytest.fail)])
     silent.phase("training")

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from rl_pipeline.training.checkpoints.storage import states, verify
 from rl_pipeline.training.launching.exits import Exit
+from rl_pipeline.training.program.taking_over import layout_of, note_on
 from rl_pipeline.training.work_directory import WorkDirectory
 from rl_pipeline_tests.training.tiny_jobs import (
     WIDE,
@@ -108,6 +110,90 @@ def test_every_way_of_training_resumes_where_it_was_killed(
         root, base = tmp_path / str(number), wide if stage == 3 else model
         same_end(*killed_and_resumed(root, base, algorithm, 24, 2, zero_stage=stage, **more), 24)
     record_property("ways", count)
+
+
+def steady(steps: int, schedule: str = "constant", processes: int = 1, **more: Any) -> dict[str, Any]:
+    """Parts of a plan in which the same four sequences make a step, however many processes share them."""
+    rates = {"learning_rate": 1e-3, "schedule": schedule, "warmup_share": 0.0}
+    batch = {"micro_batch": 4 // processes, "max_steps": steps}
+    return parts(steps, processes=processes, optimization={**rates, **batch}, **more)
+
+
+def optimizer_steps(state: Path) -> set[float]:
+    """How many steps the optimizer of a state has taken, by what it remembers of each weight."""
+    steps = set()
+    for file in (*state.glob("optimizer.pt"), *state.glob("*/*_optim_states.pt")):
+        saved = torch.load(file, weights_only=False)
+        # DeepSpeed keeps what is its own around it, by other names in each stage.
+        for name in ("optimizer_state_dict", "base_optimizer_state", "optimizer_state_dict"):
+            saved = saved.get(name, saved)
+        steps |= {float(weight["step"]) for weight in saved["state"].values()}
+    return steps
+
+
+@pytest.mark.soak
+def test_other_processes_go_on_with_the_weights_of_the_state_and_a_new_optimizer_and_say_so(
+    tmp_path: Path,
+    model: Path,
+    soak_count: Callable[[int, int], int],
+    record_property: Callable[[str, object], None],
+) -> None:
+    write_tiny_model(wide := tmp_path / "wide", width=WIDE)
+    adapters = {"lora": {**ADAPTERS, "dropout": 0.0}}
+    plain: dict[str, Any] = {}
+    one, two, shared = {"zero_stage": 2}, {"zero_stage": 2, "processes": 2}, {"zero_stage": 3, "processes": 2}
+    ways: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+        (two, one, {}),
+        (one, plain, {}),
+        (plain, two, {}),
+        (two, plain, adapters),
+        (plain, shared, adapters),
+        (shared, plain, {}),
+        (shared, two, adapters),
+        (plain, shared, {}),
+    ]
+    count = soak_count(3, len(ways))
+    in_one_go: dict[str, dict[int, float]] = {}
+    for number, (before, after, more) in enumerate(ways[:count]):
+        root, base = tmp_path / str(number), wide if shared in (before, after) else model
+        if (same := f"{base.name} {more}") not in in_one_go:
+            whole = lay_out(root / "whole", base, plan_of(**steady(9, **more)))
+            assert run(whole) == Exit.DONE, log_of(whole)
+            in_one_go[same] = losses(whole)
+        first = lay_out(root / "job", base, plan_of(**steady(6, **before, **more)))
+        assert run(first, before.get("processes", 1)) == Exit.DONE, log_of(first)
+        second = lay_out(root / "job", base, plan_of(attempt=2, **steady(9, "linear", **after, **more)))
+        assert run(second, after.get("processes", 1)) == Exit.DONE, log_of(second)
+        assert sorted(losses(second)) == [7, 8, 9]
+        assert losses(second)[7] == pytest.approx(in_one_go[same][7], abs=1e-5), "these are not the state's weights"
+        rates = [line["learning_rate"] for line in progress(second) if "loss" in line]
+        assert rates == pytest.approx([1e-3 * 3 / 9, 1e-3 * 2 / 9, 1e-3 * 1 / 9], abs=1e-8)
+        newest = states(second.checkpoints)[0]
+        assert optimizer_steps(newest) == {3.0}
+        [note] = [line["note"] for line in progress(second) if "note" in line]
+        assert "The state after step 6" in note
+        assert [result(work)["notes"] for work in (first, second)] == [[], [note]]
+        assert (verify(newest).meta.model_extra or {})["notes"] == [note], "a later attempt would not know of it"
+    record_property("ways", count)
+
+
+@pytest.mark.parametrize(
+    ("changed", "fits"),
+    [
+        ({"gradient_checkpointing": True, "threads": 2, "memory_limit_gb": 9.0}, True),
+        ({"processes": 1}, False),
+        ({"deepspeed": False}, False),
+        ({"zero_stage": 3}, False),
+        ({"offload_optimizer": True}, False),
+        ({"precision": "fp16"}, False),
+        ({"device": "cpu"}, False),
+    ],
+)
+def test_a_state_fits_the_same_processes_with_the_same_optimizer(changed: dict[str, Any], fits: bool) -> None:
+    before = {"processes": 2, "device": "cuda", "precision": "bf16"}
+    saved, now = (layout_of(plan_of(distribution=part)) for part in (before, {**before, **changed}))
+    assert (saved == now) is fits
+    assert ("that offloads" in note_on(6, saved, now)) is ("offload_optimizer" in changed)
 
 
 def stopped(root: Path, model: Path, **plan: Any) -> WorkDirectory:
