@@ -274,7 +274,7 @@ class Settings(BaseSettings):
         800, ge=20, description="The most items that one suite draws before a person is asked."
     )
     validation_inspect: Path | None = Field(
-        None, description="A TOML file of inspect-ai's tasks that are suites; needs rl-pipeline[inspect]."
+        None, description="A TOML file of inspect-ai's tasks that are suites; docs/deployment.md shows one."
     )
     validation_unprobed: Literal["ask", "accept"] = Field(
         "ask",

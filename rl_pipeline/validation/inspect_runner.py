@@ -87,7 +87,16 @@ class InspectTask:
         except subprocess.TimeoutExpired:
             raise InspectFailed(f"{self.task} took longer than {self.timeout_seconds:.0f} s") from None
         if ended.returncode != 0:
-            raise InspectFailed(_complaint(self.task, ended.stderr or ended.stdout))
+            raise InspectFailed(self._complaint(ended.stderr or ended.stdout))
+
+    def _complaint(self, said: str) -> str:
+        if "No module named inspect_ai" in said:
+            return (
+                f"inspect-ai is not installed for {self.python}: run `pip install 'rl-pipeline[inspect]'` in an "
+                "environment of its own, and name its python in the file of tasks"
+            )
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        return f"{self.task} failed: {lines[-1][:300] if lines else 'without a word'}"
 
 
 def inspect_suite(
@@ -125,10 +134,3 @@ def _score(sample: Mapping[str, Any], scorer: str | None) -> float:
     if isinstance(value, bool | int | float) and 0 <= value <= 1:
         return float(value)
     raise InspectFailed(f"sample {sample['id']!r} has a score that is not within 0 and 1: {value!r}")
-
-
-def _complaint(task: str, said: str) -> str:
-    if "No module named inspect_ai" in said:
-        return "inspect-ai is not installed: run `pip install 'rl-pipeline[inspect]'` where validation runs"
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return f"{task} failed: {lines[-1][:300] if lines else 'without a word'}"

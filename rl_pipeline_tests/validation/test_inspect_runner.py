@@ -126,7 +126,8 @@ def test_where_it_is_not_installed_the_model_is_refused_and_the_report_says_what
     suite = inspect_suite("sums", "benchmark", task, ["1", "2"], minimum=1, floor=0.0)
     report = validate(ENDPOINT, None, [suite], budget=Budget((2,)), seed=0, required=["sums"])
     assert report.decision == "refuse"
-    assert "inspect-ai is not installed: run `pip install 'rl-pipeline[inspect]'`" in report.reasons[0]
+    assert "inspect-ai is not installed for " in report.reasons[0]
+    assert "run `pip install 'rl-pipeline[inspect]'` in an environment of its own" in report.reasons[0]
     pyproject = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     assert re.search(r"^inspect = \[\n    \"inspect-ai>=", pyproject, re.MULTILINE), "that extra is there"
 

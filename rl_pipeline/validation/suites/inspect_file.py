@@ -1,6 +1,6 @@
 """Tasks of inspect-ai as suites, by a file of the deployment.
 
-python = "/opt/inspect/bin/python"    # that has inspect-ai; else the pipeline's own
+python = "/opt/inspect/bin/python"    # of the environment that has inspect-ai; else the pipeline's own
 
 [suites.code_generation]              # in place of the suite of this name
 task = "inspect_evals/humaneval"      # as `inspect eval` names it; files are looked for beside this one
