@@ -170,6 +170,12 @@ def test_the_smallest_temperature_draws_the_likeliest_token(
     assert cold.logprobs == [0.0] * 6
 
 
+@pytest.mark.parametrize("temperature", [5e-324, 1e-38, 1e-30])
+def test_no_logit_is_too_large_for_a_small_temperature(temperature: float) -> None:
+    cold = Asked(prompts(1)[0], temperature=temperature)
+    assert batching._drawn(torch.tensor([[50.0, 3e4, -3e4]]), [cold.generation]) == [(1, 0.0)]
+
+
 def test_what_the_model_cannot_read_fails_alone(model: PreTrainedModel, batch: Batch) -> None:
     beyond = Asked([10**6])
     in_company(batch, model, beyond)

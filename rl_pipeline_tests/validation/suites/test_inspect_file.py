@@ -82,7 +82,6 @@ def test_a_setting_alone_puts_the_tasks_into_the_pipeline(tmp_path: Path, monkey
     monkeypatch.setenv("RL_PIPELINE_HOME", str(tmp_path))
     resource = (build_definitions().resources or {})["deployment"]
     assert isinstance(resource, DeploymentResource)
-    assert resource.unprobed == "ask"
     assert "our_tickets" in {suite.name for suite in resource.validation_suites(speaks_only_crafting=False)}
 
 
