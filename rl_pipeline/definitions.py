@@ -157,6 +157,8 @@ def _deployment(settings: Settings) -> DeploymentResource:
         endpoint=settings.serving_endpoint,
         suites=str(settings.validation_suites) if settings.validation_suites else None,
         items=settings.validation_items,
+        inspect_file=str(settings.validation_inspect) if settings.validation_inspect else None,
+        unprobed=settings.validation_unprobed,
         work_directory=str(settings.rl_pipeline_home.absolute() / "validation"),
     )
 

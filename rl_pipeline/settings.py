@@ -207,6 +207,14 @@ class Settings(BaseSettings):
     validation_items: int = Field(
         800, ge=20, description="The most items that one suite draws before a person is asked."
     )
+    validation_inspect: Path | None = Field(
+        None, description="A TOML file of inspect-ai's tasks that are suites; docs/deployment.md shows one."
+    )
+    validation_unprobed: Literal["ask", "accept"] = Field(
+        "ask",
+        description="Where a hacked reward cannot be probed for, as for any model but the embedded one: ask a person "
+        "about each model, or accept it and note it in the report.",
+    )
 
     # The embedded stack
     dagster_home: Path | None = Field(None, description="A Dagster instance of your own; else one under the home.")

@@ -157,7 +157,9 @@ def run_benchmarks(
     models, released = base_models(settings), model_objects(settings).open()
     directory = models.find(model_path, released)
     crafts = descends_from_small_model(directory, lambda name: models.find(name, released))
-    suites = suites_for(crafts, settings.validation_suites, items=settings.validation_items)
+    suites = suites_for(
+        crafts, settings.validation_suites, items=settings.validation_items, inspect_file=settings.validation_inspect
+    )
     log = settings.rl_pipeline_home.absolute() / "validation" / "benchmarks.log"
     with served_model(directory, "benchmarked", log) as address:
         scores = benchmarking.run_benchmarks(ChatEndpoint(address, "benchmarked"), names, suites=suites)

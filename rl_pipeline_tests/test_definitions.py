@@ -8,6 +8,7 @@ import dagster as dg
 import pytest
 
 from rl_pipeline.definitions import build_definitions
+from rl_pipeline.settings import SettingsError
 
 PROJECT = Path(__file__).parent.parent
 
@@ -47,3 +48,14 @@ def test_secrets_of_the_environment_never_reach_what_the_ui_shows(monkeypatch: p
 
 def test_the_instance_file_at_the_root_is_the_one_that_up_uses() -> None:
     assert (PROJECT / "dagster.yaml").samefile(PROJECT / "rl_pipeline" / "embedded" / "dagster.yaml")
+
+
+def test_a_person_is_asked_about_unprobed_rewards_unless_the_deployment_accepts_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert (build_definitions().resources or {})["deployment"].unprobed == "ask"
+    monkeypatch.setenv("VALIDATION_UNPROBED", "accept")
+    assert (build_definitions().resources or {})["deployment"].unprobed == "accept"
+    monkeypatch.setenv("VALIDATION_UNPROBED", "never mind")
+    with pytest.raises(SettingsError, match="VALIDATION_UNPROBED"):
+        build_definitions()

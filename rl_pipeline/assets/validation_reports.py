@@ -31,7 +31,6 @@ from rl_pipeline.validation.logged_work import estimate_from_logs, read_logged_w
 from rl_pipeline.validation.pipeline_reward import PipelineReward
 from rl_pipeline.validation.report_text import reward_on_logged_work, to_markdown
 from rl_pipeline.validation.storing import Candidate, candidate_of, store_report
-from rl_pipeline.validation.suites.choosing import suites_for
 from rl_pipeline.validation.validating import Budget, validate
 from rl_pipeline.validation.verdict import ValidationReport
 
@@ -103,11 +102,12 @@ def validation_reports(  # noqa: PLR0917 - Dagster passes them by name
             report = validate(
                 one,
                 other,
-                suites_for(crafts, deployment.suites_directory(), items=deployment.items),
+                deployment.validation_suites(speaks_only_crafting=crafts),
                 budget=Budget(deployment.looks()),
                 seed=seed,  # each checkpoint meets other items
                 rewards=PipelineReward(CraftingWorld(), rewards.configuration()) if probes else None,
-                unprobed="" if probes else _UNPROBED,
+                unprobed=_UNPROBED,
+                accepts_unprobed=deployment.unprobed == "accept",
                 off_policy=off_policy,
                 tell=context.log.info,
             )

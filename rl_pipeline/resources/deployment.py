@@ -23,6 +23,8 @@ from rl_pipeline.serving.traffic.choosing import TrafficChoice
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.stores.jetstream_desired_state import JetStreamDesiredStates
 from rl_pipeline.stores.warehouse import Warehouse
+from rl_pipeline.validation.suite import Suite
+from rl_pipeline.validation.suites.choosing import suites_for
 
 
 class DeploymentResource(dg.ConfigurableResource[None]):
@@ -48,6 +50,8 @@ class DeploymentResource(dg.ConfigurableResource[None]):
     )
     suites: str | None = Field(None, description="A directory of suites of your own.")
     items: int = Field(800, description="The most items that one suite draws.")
+    inspect_file: str | None = Field(None, description="A file of inspect-ai's tasks that are suites.")
+    unprobed: str = Field("ask", description="ask a person about a reward that cannot be probed, or accept it.")
     work_directory: str = Field(description="Where models are kept that are served or validated.")
 
     def traffic(self) -> TrafficController:
@@ -100,6 +104,11 @@ class DeploymentResource(dg.ConfigurableResource[None]):
     def suites_directory(self) -> Path | None:
         """Where suites of one's own are."""
         return Path(self.suites) if self.suites else None
+
+    def validation_suites(self, *, speaks_only_crafting: bool) -> list[Suite]:
+        """What a model is validated by. Raises what `suites_for` raises."""
+        file = Path(self.inspect_file) if self.inspect_file else None
+        return suites_for(speaks_only_crafting, self.suites_directory(), items=self.items, inspect_file=file)
 
     def looks(self) -> tuple[int, ...]:
         """How many items of a suite are scored by the end of each look."""

@@ -3,6 +3,9 @@
 Keys and values of all running conversations lie side by side. A newcomer's prompt is read on its own, and its row is
 then put below the others, with empty columns on its left; its tokens keep their positions. Where a model's attention
 allows no such columns, newcomers wait until the batch is done.
+
+A request that the model cannot read fails alone: the others begin again together, from the tokens that they have. After
+each failure the model is tried; one that cannot go on by a single token is broken, and the batch ends.
 """
 
 import logging
@@ -21,12 +24,22 @@ from rl_pipeline.training.program.generation import ConversationMemory, Transcri
 
 MOST_ROWS = 32
 MOST_WAITING = 256
+_COLDEST = 1e-37
+"""The least temperature that a float of 32 bits can divide by; all below it draw the likeliest token."""
 
 _log = logging.getLogger(__name__)
 
 
 class Overloaded(Exception):
     """Too many requests wait already."""
+
+
+class Broken(Exception):
+    """The model can answer nobody any more."""
+
+
+class NoProbabilities(ArithmeticError):
+    """What the model gives for the next token is no number."""
 
 
 @dataclass(eq=False)
@@ -56,48 +69,84 @@ class Generation:
 
     def end(self, error: Exception | None = None) -> None:
         """Say that it is done; only the first time counts."""
-        if not self.is_done:
-            self.is_done = True
+        if self.is_done:
+            return
+        self.is_done = True
+        try:
             self.done(error)
+        except Exception:  # noqa: BLE001 - the others have to go on
+            _log.exception("nobody hears that an answer is done")
 
 
 class Batch:
-    """Generates in a thread of its own."""
+    """Generates in a thread of its own. `on_broken` is called from it, once, when the model turns out to be broken."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, on_broken: Callable[[], None] = lambda: None) -> None:
+        self.problem: str | None = None
+        """Why the model is broken, if it is."""
         self._model = model.eval()
+        self._on_broken = on_broken
+        self._adding = threading.Lock()
         self._waiting: queue.Queue[Generation | None] = queue.Queue()
         self._running: list[Generation] = []
+        self._newcomers: list[Generation] = []
         self._memory: _Rows | None = None
+        self._is_suspect = False
         self._thread = threading.Thread(target=self._run, name="batch", daemon=True)
         self._thread.start()
 
     def add(self, generation: Generation) -> None:
-        """Begin it as soon as there is room. Raises `Overloaded`."""
+        """Begin it as soon as there is room. Raises `Overloaded` and `Broken`."""
         if self._waiting.qsize() >= MOST_WAITING:
             raise Overloaded
         if generation.seed is not None:
             generation.generator = torch.Generator(self._model.device).manual_seed(generation.seed)
-        self._waiting.put(generation)
+        with self._adding:
+            if self.problem:
+                raise Broken
+            self._waiting.put(generation)
 
     def end(self) -> None:
         """End the thread when all that was added before is done."""
         self._waiting.put(None)
         self._thread.join()
 
+    @torch.inference_mode()
     def _run(self) -> None:
+        try:
+            self._generate()
+        except BaseException as error:  # noqa: BLE001 - whatever it was, nobody may be left waiting for this thread
+            _log.exception("the model is broken")
+            with self._adding:
+                self.problem = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            for generation in (*self._running, *self._newcomers):
+                generation.end(Broken())
+            self._fail_waiting()
+            self._on_broken()
+
+    def _generate(self) -> None:
         is_ending = False
         while not (is_ending and not self._running):
-            newcomers = [] if is_ending else self._admitted()
-            if None in newcomers:
-                is_ending = True
+            admitted = [] if is_ending else self._admitted()
+            is_ending = is_ending or None in admitted
+            self._newcomers = [generation for generation in admitted if generation is not None]
             try:
-                self._step([generation for generation in newcomers if generation is not None])
-            except RuntimeError as error:  # of torch: no memory, mostly
+                self._step(self._newcomers)
+            except Exception:  # noqa: BLE001 - who is at fault is found out
                 _log.exception("a step failed")
-                for generation in {*self._running, *(each for each in newcomers if each is not None)}:
-                    generation.end(error)
-                self._running, self._memory = [], None
+                self._begin_again()
+            if self._is_suspect:
+                self._is_suspect = False
+                self._try_model()
+
+    def _fail_waiting(self) -> None:
+        while True:
+            try:
+                generation = self._waiting.get(block=False)
+            except queue.Empty:
+                return
+            if generation is not None:
+                generation.end(Broken())
 
     def _admitted(self) -> list[Generation | None]:
         """Who may begin now; waits when nothing is running."""
@@ -114,11 +163,10 @@ class Batch:
                 break
         return admitted
 
-    @torch.inference_mode()
     def _step(self, newcomers: list[Generation]) -> None:
         """A token for everybody."""
         begun = [generation for generation in newcomers if not _is_cancelled(generation)]
-        fresh = _Rows([id(generation) for generation in begun], self._model.device)
+        fresh = self._rows_of(begun)
         begun = self._written(fresh, begun)
         if self._memory is not None:
             self._running = self._written(self._memory, self._running)
@@ -130,18 +178,73 @@ class Batch:
         if not self._running:
             self._memory = None
 
+    def _begin_again(self) -> None:
+        """After a step that failed: whom the model cannot read even alone fails, and the others go on without them."""
+        interrupted = [row for row in (*self._running, *self._newcomers) if not row.is_done]
+        self._running, self._memory = [], None
+        self._newcomers = [row for row in interrupted if self._is_readable(row)]
+        try:
+            self._step(self._newcomers)
+        except Exception as error:  # noqa: BLE001 - each is told of it
+            self._running, self._memory = [], None
+            for row in self._newcomers:
+                self._fail(row, error)
+
+    def _is_readable(self, row: Generation) -> bool:
+        try:
+            self._read(self._rows_of([row]), [row])
+        except Exception as error:  # noqa: BLE001 - it is told of it
+            self._fail(row, error)
+        return not row.is_done
+
+    def _try_model(self) -> None:
+        """Raises what keeps the model from going on by a single token."""
+        nobody = Generation(Transcript(), 1, 0.0, lambda *_: True, lambda _: None)
+        nobody.transcript.read([0])
+        logits = self._read(self._rows_of([nobody]), [nobody])
+        if not bool(_has_probabilities(logits).all()):
+            raise NoProbabilities("the model gives no probabilities")
+        _drawn(logits, [nobody])
+
+    def _fail(self, row: Generation, error: Exception) -> None:
+        row.end(error)
+        self._is_suspect = True
+
+    def _rows_of(self, rows: Sequence[Generation]) -> "_Rows":
+        return _Rows([id(row) for row in rows], self._model.device)
+
+    def _read(self, memory: "_Rows", rows: Sequence[Generation]) -> Tensor:
+        return memory.feed(self._model, *memory.unread([row.transcript for row in rows]))
+
     def _written(self, memory: "_Rows", rows: list[Generation]) -> list[Generation]:
         """Write a token in each row; the rows that go on, which alone stay in the memory."""
         if not rows:
             return []
-        logits = memory.feed(self._model, *memory.unread([row.transcript for row in rows]))
-        over = [row.is_over(*drawn) for row, drawn in zip(rows, _drawn(logits, rows), strict=True)]
-        for row in [row for row, is_over in zip(rows, over, strict=True) if is_over]:
-            row.end()
-        left = [row for row, is_over in zip(rows, over, strict=True) if not is_over]
+        logits = self._read(memory, rows)
+        sound = _has_probabilities(logits)
+        drawn = _drawn(logits.where(sound[:, None], 0.0), rows)
+        left = []
+        for row, one, is_sound in zip(rows, drawn, sound.tolist(), strict=True):
+            if not is_sound:
+                self._fail(row, NoProbabilities("the model gives no probabilities for this"))
+            elif _goes_on(row, one):
+                left.append(row)
         if left:
             memory.keep_only([id(row) for row in left])
         return left
+
+
+def _goes_on(row: Generation, drawn: tuple[int, float]) -> bool:
+    """Have the row take its token; whether it wants more. One that cannot take it is over."""
+    try:
+        is_over = row.is_over(*drawn)
+    except Exception as error:  # noqa: BLE001 - the others have to go on
+        _log.exception("an answer cannot take its token")
+        row.end(error)
+        return False
+    if is_over:
+        row.end()
+    return not is_over
 
 
 def _is_cancelled(generation: Generation) -> bool:
@@ -150,10 +253,17 @@ def _is_cancelled(generation: Generation) -> bool:
     return generation.is_cancelled
 
 
+def _has_probabilities(logits: Tensor) -> Tensor:
+    """Of each row, whether a token can be drawn by it."""
+    return logits.amax(-1).isfinite()
+
+
 def _drawn(logits: Tensor, rows: Sequence[Generation]) -> list[tuple[int, float]]:
     """A token for each row by its own temperature and seed, and its log-probability."""
-    temperatures = torch.tensor([row.temperature or 1.0 for row in rows], device=logits.device)
-    logprobs = (logits / temperatures[:, None]).log_softmax(-1)
+    temperatures = torch.tensor([max(row.temperature or 1.0, _COLDEST) for row in rows], device=logits.device)
+    # Below the likeliest token, which stays at 0 however cold it is: divided as they are, logits would overflow.
+    below = logits - logits.amax(-1, keepdim=True)
+    logprobs = (below / temperatures[:, None]).log_softmax(-1)
     probabilities = logprobs.exp()
     tokens = torch.multinomial(probabilities, 1)
     for place, row in enumerate(rows):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 # Asked for with any other value, these would silently be left undone.
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
@@ -34,12 +34,20 @@ class _Message(BaseModel):
     content: Any = None
 
 
-class _StreamOptions(BaseModel):
+class _Options(BaseModel):
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        """Clients send `null` for what they leave to the server."""
+        return {name: value for name, value in given.items() if value is not None} if isinstance(given, dict) else given
+
+
+class _StreamOptions(_Options):
     include_usage: bool = False
 
 
-class ChatRequest(BaseModel):
-    """A request for one answer."""
+class ChatRequest(_Options):
+    """A request for one answer; an option that is `null` has its default."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
@@ -83,9 +91,8 @@ def parse_chat_request(body: bytes) -> ChatRequest:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"])) or "the body"
         raise RequestInvalid(f"{where}: {first['msg']}") from None
-    for name, neutral in _NEUTRAL.items():
-        value = (asked.model_extra or {}).get(name)
-        if value is not None and value not in neutral:
+    for name, value in (asked.model_extra or {}).items():
+        if value not in _NEUTRAL.get(name, (value,)):
             raise RequestInvalid(f"{name} is not supported here: leave it out, or serve the model elsewhere")
     return asked
 

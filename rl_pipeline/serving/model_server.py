@@ -1,6 +1,7 @@
 """Serves one model from its directory, as OpenAI's chat completions: `python -m rl_pipeline.serving.model_server`.
 
-It says `ready <port>` on its output once it takes requests, and ends with the pipe that is its input.
+It says `ready <port>` on its output once it takes requests, and ends with the pipe that is its input. Once its model is
+broken (a device that failed, weights that are no numbers) its health says so, and it ends with exit code 1.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import orjson
 import torch
@@ -17,7 +19,7 @@ from aiohttp import web
 from jinja2 import TemplateError
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from rl_pipeline.serving.batching import Batch, Generation, Overloaded
+from rl_pipeline.serving.batching import Batch, Broken, Generation, Overloaded
 from rl_pipeline.serving.chat_request import ChatRequest, RequestInvalid, parse_chat_request
 from rl_pipeline.serving.configuration import LOOPBACK
 from rl_pipeline.serving.responses import json_response, openai_error, openai_error_content
@@ -31,6 +33,8 @@ SMALL_PARAMETERS = 10_000_000
 """Up to this size more threads than one cost more than they bring."""
 LARGEST_BODY_BYTES = 8 * 2**20
 DRAIN_SECONDS = 10.0
+LAST_WORDS_SECONDS = 2.0
+"""For so long a broken server still says on its health what the matter is."""
 
 
 class Conversation:
@@ -64,7 +68,10 @@ class Conversation:
         return self.spoken.is_stopped
 
     def _done(self, error: Exception | None) -> None:
-        self.spoken.finish()
+        try:
+            self.spoken.finish()
+        except Exception as unfinished:  # noqa: BLE001 - the caller is told of it
+            error = error or unfinished
         self.error, self.is_done = error, True
         self._tell()
 
@@ -97,7 +104,7 @@ class Conversation:
 
 
 class ModelServer:
-    """The handlers."""
+    """The handlers. Made in the event loop in which `broken` is set when the model is."""
 
     def __init__(self, directory: Path, name: str) -> None:
         tokenizer = load_tokenizer(directory)
@@ -105,14 +112,23 @@ class ModelServer:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(directory, dtype="auto", device_map=device)
         if device == "cpu" and model.num_parameters() <= SMALL_PARAMETERS:
             torch.set_num_threads(1)
-        self.batch = Batch(model)
+        self.broken = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self.batch = Batch(model, self._break)
         self._name = name
         self._tokens = TurnTokens(tokenizer, model.generation_config)
+        embeddings: Any = model.get_input_embeddings()
+        self._vocabulary = int(embeddings.num_embeddings)
         self._context = int(getattr(model.config, "max_position_embeddings", 0) or 2**20)
         self._created = int(time.time())
 
+    def _break(self) -> None:
+        self._loop.call_soon_threadsafe(self.broken.set)
+
     async def health(self, _request: web.Request) -> web.Response:
-        """That it serves."""
+        """Whether it serves."""
+        if self.batch.problem:
+            return json_response({"status": "broken", "model": self._name, "problem": self.batch.problem}, 503)
         return json_response({"status": "ok", "model": self._name})
 
     async def models(self, _request: web.Request) -> web.Response:
@@ -129,6 +145,8 @@ class ModelServer:
             return openai_error(400, "invalid_request_error", str(invalid), code=invalid.code)
         except Overloaded:
             return openai_error(503, "overloaded", "too many requests wait: send it again in a moment")
+        except Broken:
+            return openai_error(503, "server_error", "the model is broken, and its server ends: see its log")
         try:
             if conversation.asked.stream:
                 return await self._stream(request, conversation)
@@ -145,6 +163,8 @@ class ModelServer:
         if room < 1 or not prompt:
             text = f"the messages have {len(prompt)} tokens and the model reads {self._context}: send less"
             raise RequestInvalid(text, "context_length_exceeded")
+        if max(prompt) >= self._vocabulary:  # on a GPU this would break the model for everybody
+            raise RequestInvalid("the messages have a token that the model does not know: leave special tokens out")
         return Conversation(asked, prompt, self._tokens, room)
 
     async def _whole(self, conversation: Conversation) -> web.Response:
@@ -200,9 +220,8 @@ def _event(content: dict[str, object]) -> bytes:
     return b"data: " + orjson.dumps(content) + b"\n\n"
 
 
-async def serve(directory: Path, name: str, port: int) -> None:
-    """Load the model and serve it until SIGTERM."""
-    server = ModelServer(directory, name)
+def application(server: ModelServer) -> web.Application:
+    """The server's routes."""
     app = web.Application(client_max_size=LARGEST_BODY_BYTES)
     app.add_routes(
         [
@@ -211,19 +230,32 @@ async def serve(directory: Path, name: str, port: int) -> None:
             web.get("/health", server.health),
         ]
     )
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=DRAIN_SECONDS)
+    return app
+
+
+async def serve(directory: Path, name: str, port: int) -> str | None:
+    """Load the model and serve it until SIGTERM, or until it is broken: then say why."""
+    server = ModelServer(directory, name)
+    runner = web.AppRunner(
+        application(server), access_log=None, handler_cancellation=True, shutdown_timeout=DRAIN_SECONDS
+    )
     await runner.setup()
     await web.TCPSite(runner, LOOPBACK, port).start()
     sys.stdout.write(f"ready {runner.addresses[0][1]}\n")
     sys.stdout.flush()
+    stopping = [asyncio.create_task(told_to_stop()), asyncio.create_task(server.broken.wait())]
     try:
-        await told_to_stop()
+        await asyncio.wait(stopping, return_when=asyncio.FIRST_COMPLETED)
+        if server.batch.problem:
+            await asyncio.wait(stopping[:1], timeout=LAST_WORDS_SECONDS)
     finally:
         await runner.cleanup()
+    return server.batch.problem
 
 
 def _end_with_input() -> None:
-    sys.stdin.buffer.read()
+    while os.read(sys.stdin.fileno(), 4096):  # unbuffered: a buffer's lock would abort the interpreter at its end
+        pass
     os._exit(0)
 
 
@@ -235,7 +267,9 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0, help="on loopback; 0 for any")
     asked = parser.parse_args()
     threading.Thread(target=_end_with_input, name="input", daemon=True).start()
-    asyncio.run(serve(asked.model, asked.name, asked.port))
+    problem = asyncio.run(serve(asked.model, asked.name, asked.port))
+    if problem:
+        sys.exit(f"the model is broken: {problem}")
 
 
 if __name__ == "__main__":

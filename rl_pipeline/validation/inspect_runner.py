@@ -1,7 +1,7 @@
 """Tasks of inspect-ai as suites: each look runs the task in a child against the model's server, and reads its log.
 
 inspect-ai takes 18 seconds and 356 MB to load and is no dependency: where it is not installed, the suite fails closed.
-It can only reach servers, so both models have to be `ChatEndpoint`s.
+It can only reach servers, so both models have to be `ChatEndpoint`s. Which tasks are run says `suites/inspect_file.py`.
 """
 
 import json
@@ -37,6 +37,9 @@ class InspectTask:
     python: str = sys.executable
     timeout_seconds: float = 3600.0
     max_retries: int = 3
+    """Of each request; inspect-ai itself would try for ever."""
+    directory: Path | None = None
+    """Where files of tasks are looked for; else where the pipeline runs."""
 
     def __call__(self, answers: Answers, items: Sequence[Item], seeds: Sequence[int]) -> list[str]:
         """Run the task on exactly these samples."""
@@ -70,16 +73,30 @@ class InspectTask:
             ended = subprocess.run(  # noqa: S603 - the task is the operator's own
                 command,
                 env=environment,
+                cwd=self.directory,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
                 timeout=self.timeout_seconds,
                 check=False,
             )
+        except OSError as error:
+            raise InspectFailed(
+                f"{self.python} cannot be run ({error.strerror}): name a Python that has inspect-ai"
+            ) from None
         except subprocess.TimeoutExpired:
             raise InspectFailed(f"{self.task} took longer than {self.timeout_seconds:.0f} s") from None
         if ended.returncode != 0:
-            raise InspectFailed(_complaint(self.task, ended.stderr or ended.stdout))
+            raise InspectFailed(self._complaint(ended.stderr or ended.stdout))
+
+    def _complaint(self, said: str) -> str:
+        if "No module named inspect_ai" in said:
+            return (
+                f"inspect-ai is not installed for {self.python}: run `pip install 'rl-pipeline[inspect]'` in an "
+                "environment of its own, and name its python in the file of tasks"
+            )
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        return f"{self.task} failed: {lines[-1][:300] if lines else 'without a word'}"
 
 
 def inspect_suite(
@@ -95,7 +112,8 @@ def read_log(content: bytes, scorer: str | None = None) -> dict[str, float]:
     try:
         log = json.loads(content)
         if log["status"] != "success":
-            raise InspectFailed(f"the task ended with {log['status']!r}: read its log")
+            said = " ".join(str((log.get("error") or {}).get("message", "without a word")).split())
+            raise InspectFailed(f"the task ended with {log['status']!r}: {said[:300]}")
         scores: dict[str, list[float]] = {}
         for sample in log["samples"]:
             scores.setdefault(str(sample["id"]), []).append(_score(sample, scorer))
@@ -116,10 +134,3 @@ def _score(sample: Mapping[str, Any], scorer: str | None) -> float:
     if isinstance(value, bool | int | float) and 0 <= value <= 1:
         return float(value)
     raise InspectFailed(f"sample {sample['id']!r} has a score that is not within 0 and 1: {value!r}")
-
-
-def _complaint(task: str, said: str) -> str:
-    if "No module named inspect_ai" in said:
-        return "inspect-ai is not installed: run `pip install inspect-ai openai` where validation runs"
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return f"{task} failed: {lines[-1][:300] if lines else 'without a word'}"

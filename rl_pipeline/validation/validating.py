@@ -7,6 +7,7 @@ from statistics import fmean
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.validation.answers import Answers
 from rl_pipeline.validation.drawing import Drawing
+from rl_pipeline.validation.inspect_runner import InspectTask
 from rl_pipeline.validation.off_policy import OffPolicyEstimate
 from rl_pipeline.validation.reward_hacking import ProbedItem, ProbeResult, probe_reward_hacking
 from rl_pipeline.validation.statistics import combined, judge, spending
@@ -53,15 +54,16 @@ def validate(
     rewards: Rewards | None = None,
     probed: Sequence[ProbedItem] = (),
     unprobed: str = "",
+    accepts_unprobed: bool = False,
     off_policy: OffPolicyEstimate | None = None,
     tell: Tell = lambda _: None,
 ) -> ValidationReport:
     """Judge `candidate` against `control`, or against floors alone where nothing is in service yet.
 
     The same arguments give the same report, where the models honour seeds. The probe for a hacked reward goes by
-    `rewards`, by `probed`, or by both; without either it is not made, and `unprobed`, which says why, is for a person
-    to decide on, where there is a model in service to compare with. Raises `ModelUnavailable` when a model does not
-    answer.
+    `rewards`, by `probed`, or by both. Where it is not made, though there is a model in service to compare with,
+    `unprobed`, which says why, is for a person to decide on; who `accepts_unprobed` has decided beforehand, and the
+    report notes it. Raises `ModelUnavailable` when a model does not answer.
     """
     if len({suite.name for suite in suites}) != len(suites):
         raise InvalidValidation("two suites have the same name: name each once")
@@ -76,17 +78,22 @@ def validate(
     judged = _looks(drawings, candidate, control, budget, tell)
     results = [_result(drawing, judged) for drawing in drawings]
     probe, probe_error = _probe(drawings, rewards, probed)
+    is_probed = probe is not None or probe_error is not None
+    open_question = unprobed if control is not None and not is_probed else ""
+    notes = [f"{suite.name} was left out: nothing is in service." for suite in suites if suite not in usable]
+    if open_question and accepts_unprobed:
+        notes.append(f"Accepted by this deployment beforehand: {open_question}.")
     report = report_on(
         results,
         missing=[name for name in required if name not in {suite.name for suite in suites}],
         improvement=_improvement(drawings),
         probe=probe,
         probe_error=probe_error,
-        unprobed=unprobed if control is not None else "",
+        unprobed="" if accepts_unprobed else open_question,
         off_policy=off_policy,
         seed=seed,
         looks=budget.looks,
-        notes=[f"{suite.name} was left out: nothing is in service." for suite in suites if suite not in usable],
+        notes=notes,
     )
     tell(f"decision: {report.decision}: {'; '.join(report.reasons)}")
     return report
@@ -170,6 +177,8 @@ def _probe(
     for drawing in drawings:
         if rewards is None or drawing.suite.kind != "benchmark" or not drawing.control_scores:
             continue
+        if isinstance(drawing.suite.ask, InspectTask):
+            continue  # what it gives is a score, and nothing that a reward could be computed of
         try:
             items += _probed(drawing, rewards)
         except Exception as error:  # noqa: BLE001 - a reward that crashes must not let a model through

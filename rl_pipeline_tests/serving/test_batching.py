@@ -1,15 +1,17 @@
-"""Answers that are generated together are those that would have been generated alone."""
+"""Answers that are generated together are those that would have been generated alone, whoever fails beside them."""
 
+import copy
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rl_pipeline.serving import batching
-from rl_pipeline.serving.batching import Batch, Generation, Overloaded
+from rl_pipeline.serving.batching import Batch, Broken, Generation, NoProbabilities, Overloaded
 from rl_pipeline.training.program.generation import Transcript
 
 
@@ -141,18 +143,145 @@ def test_a_cancelled_answer_ends_early(batch: Batch) -> None:
     assert len(asked.wait()) < 900
 
 
-def test_a_failed_step_fails_those_in_it_and_not_the_next(
+def in_company(batch: Batch, model: PreTrainedModel, odd: Asked) -> None:
+    """Have `odd` join others in the middle, and see that these and those who come later are answered as ever."""
+    company = [Asked(prompt, 40) for prompt in prompts(4)]
+    for each in company:
+        batch.add(each.generation)
+    company[0].on_token.wait(60)
+    batch.add(odd.generation)
+    odd.wait()
+    later = Asked(prompts(1)[0], 3)
+    batch.add(later.generation)
+    for each, prompt in zip((*company, later), (*prompts(4), prompts(1)[0]), strict=True):
+        assert each.wait() == alone(model, prompt, each.generation.max_tokens)
+        assert each.error is None
+    assert batch.problem is None
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-40, 1e-38, 1e-8])
+@pytest.mark.parametrize("seed", [None, 1])
+def test_the_smallest_temperature_draws_the_likeliest_token(
+    model: PreTrainedModel, batch: Batch, temperature: float, seed: int | None
+) -> None:
+    cold = Asked(prompts(1)[0], 6, temperature, seed)
+    in_company(batch, model, cold)
+    assert cold.tokens == alone(model, prompts(1)[0], 6)
+    assert cold.logprobs == [0.0] * 6
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-38, 1e-30])
+def test_no_logit_is_too_large_for_a_small_temperature(temperature: float) -> None:
+    cold = Asked(prompts(1)[0], temperature=temperature)
+    assert batching._drawn(torch.tensor([[50.0, 3e4, -3e4]]), [cold.generation]) == [(1, 0.0)]
+
+
+def test_what_the_model_cannot_read_fails_alone(model: PreTrainedModel, batch: Batch) -> None:
+    beyond = Asked([10**6])
+    in_company(batch, model, beyond)
+    assert isinstance(beyond.error, IndexError)
+
+
+def test_where_newcomers_wait_too_it_fails_alone(
     model: PreTrainedModel, batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(batching, "_drawn", lambda *_: (_ for _ in ()).throw(RuntimeError("out of memory")))
-        failed = Asked(prompts(1)[0])
-        batch.add(failed.generation)
-        failed.wait()
-    assert isinstance(failed.error, RuntimeError)
-    again = Asked(prompts(1)[0], 3)
-    batch.add(again.generation)
-    assert again.wait() == alone(model, prompts(1)[0], 3)
+    monkeypatch.setattr(batching._Rows, "survives_turns", False)
+    beyond = Asked([10**6])
+    in_company(batch, model, beyond)
+    assert isinstance(beyond.error, IndexError)
+
+
+def test_an_answer_that_cannot_take_its_tokens_fails_alone(model: PreTrainedModel, batch: Batch) -> None:
+    def fail(*_: object) -> bool:
+        raise ValueError("no text")
+
+    deaf = Asked(prompts(1)[0])
+    deaf.generation.take = fail
+    in_company(batch, model, deaf)
+    assert isinstance(deaf.error, ValueError)
+
+
+def test_nobody_who_hears_of_an_end_ends_the_others(model: PreTrainedModel, batch: Batch) -> None:
+    heard = Asked(prompts(1)[0], 2)
+
+    def hear(_: Exception | None) -> None:
+        heard.ended.set()
+        raise RuntimeError("the event loop is closed")
+
+    heard.generation.done = hear
+    in_company(batch, model, heard)
+
+
+def test_a_row_without_probabilities_fails_alone(model: PreTrainedModel) -> None:
+    odd = copy.deepcopy(model)
+    embeddings: Any = odd.get_input_embeddings()
+    embeddings.weight = torch.nn.Parameter(embeddings.weight.clone())  # of its own, whatever it was tied to
+    prompt = prompts(1)[0]
+    with torch.no_grad():
+        embeddings.weight[5] = float("nan")
+    batch = Batch(odd)
+    unread = Asked([5, *prompt])
+    in_company(batch, model, unread)
+    assert isinstance(unread.error, NoProbabilities)
+    batch.end()
+
+
+def test_a_step_that_fails_once_is_made_again(
+    model: PreTrainedModel, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn, failures = batching._drawn, iter([RuntimeError("out of memory")])
+
+    def draw(*given: object) -> object:
+        for failure in failures:
+            raise failure
+        return drawn(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(batching, "_drawn", draw)
+    asked = [Asked(prompt, 4) for prompt in prompts(3)]
+    for each in asked:
+        batch.add(each.generation)
+    for each, prompt in zip(asked, prompts(3), strict=True):
+        assert each.wait() == alone(model, prompt, 4)
+    assert next(failures, None) is None
+
+
+def broken_model(model: PreTrainedModel) -> PreTrainedModel:
+    broken = copy.deepcopy(model)
+    with torch.no_grad():
+        for weights in broken.parameters():
+            weights.fill_(float("nan"))
+    return broken
+
+
+def test_a_broken_model_is_told_of_once_and_nobody_waits_for_it(model: PreTrainedModel) -> None:
+    told: list[str] = []
+    batch = Batch(broken_model(model), lambda: told.append("broken"))
+    asked = [Asked(prompt, 4) for prompt in prompts(batching.MOST_ROWS + 5)]
+    refused = 0
+    for each in asked:
+        try:
+            batch.add(each.generation)
+        except Broken:
+            refused += 1
+            each.ended.set()
+    assert [each.wait() for each in asked] == [[]] * len(asked)
+    batch.end()
+    assert told == ["broken"]
+    assert batch.problem == "NoProbabilities: the model gives no probabilities"
+    assert sum(isinstance(each.error, NoProbabilities | Broken) for each in asked) == len(asked) - refused
+    with pytest.raises(Broken):
+        batch.add(Asked(prompts(1)[0]).generation)
+
+
+def test_whatever_ends_the_thread_is_told(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "_drawn", lambda *_: (_ for _ in ()).throw(SystemExit("an extension gave up")))
+    batch = Batch(model)
+    asked = Asked(prompts(1)[0])
+    batch.add(asked.generation)
+    asked.wait()
+    batch.end()
+    assert isinstance(asked.error, Broken)
+    assert batch.problem == "SystemExit: an extension gave up"
 
 
 def test_too_many_that_wait_are_refused(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:

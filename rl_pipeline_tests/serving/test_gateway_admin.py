@@ -33,8 +33,8 @@ def test_without_the_token_nothing_is_administered(world: World, method: str, pa
     assert world.new.name not in world.gateway.standing()["fenced"]
 
 
-def test_the_curl_lines_of_the_specification_work(world: World) -> None:
-    """S2's and S1's, with the token. Without NATS the traffic can only be taken from a candidate."""
+def test_without_nats_the_traffic_can_only_be_taken_from_a_candidate(world: World) -> None:
+    """By the calls of the specification, with the token."""
     new = {
         "model_id": f"registered-{world.generation}",
         "base_model": "qwen2.5-32b-instruct",

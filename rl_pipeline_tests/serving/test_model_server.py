@@ -1,15 +1,22 @@
 """The embedded model server as a process: what an OpenAI client may ask of it."""
 
+import asyncio
 import http.client
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from safetensors.torch import load_file, save_file
+
+from rl_pipeline.serving.model_server import ModelServer, application
+from rl_pipeline.training.program.models import load_tokenizer
 
 MESSAGES = [{"role": "user", "content": "look around"}]
 
@@ -17,12 +24,12 @@ MESSAGES = [{"role": "user", "content": "look around"}]
 class Server:
     """A child that ends with the pipe it was given."""
 
-    def __init__(self, model: Path) -> None:
+    def __init__(self, model: Path, log: IO[bytes] | int = subprocess.DEVNULL) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "rl_pipeline.serving.model_server", "--model", str(model), "--name", "tiny"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=log,
         )
         assert self.process.stdout is not None
         words = self.process.stdout.readline().split()
@@ -139,3 +146,98 @@ def test_text_in_parts_is_text(server: Server) -> None:
     assert text_of(server.chat(messages=parts, temperature=0, max_tokens=9)) == text_of(
         server.chat(temperature=0, max_tokens=9)
     )
+
+
+NULLS = [
+    "temperature",
+    "max_completion_tokens",
+    "stop",
+    "seed",
+    "stream",
+    "stream_options",
+    "logprobs",
+    "top_logprobs",
+    "n",
+    "top_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "tools",
+    "tool_choice",
+    "response_format",
+    "user",
+]
+
+
+def test_null_is_the_default(server: Server) -> None:
+    whole = server.chat(max_tokens=9, seed=3, **dict.fromkeys(set(NULLS) - {"seed"}))
+    assert text_of(whole) == text_of(server.chat(max_tokens=9, seed=3))
+    assert text_of(server.chat(max_tokens=None, max_completion_tokens=9, seed=3)) == text_of(whole)
+    events = server.stream(max_tokens=9, seed=3, stream_options={"include_usage": None})
+    assert "usage" not in events[-1]
+    status, content = server.call("POST", "/v1/chat/completions", {"messages": None})
+    assert (status, json.loads(content)["error"]["message"]) == (400, "messages: Field required")
+
+
+@pytest.mark.parametrize("temperature", [1e-40, 1e-8])
+def test_a_tiny_temperature_costs_nobody_an_answer(server: Server, temperature: float) -> None:
+    likeliest = text_of(server.chat(max_tokens=25, temperature=0))
+    with ThreadPoolExecutor(8) as at_once:
+        asked = [temperature if number % 2 else 0 for number in range(8)]
+        answers = list(at_once.map(lambda each: text_of(server.chat(max_tokens=25, temperature=each)), asked))
+    assert set(answers) == {likeliest}
+
+
+def test_a_token_that_the_model_does_not_know_is_refused_and_nothing_else(tiny_model: Path, tmp_path: Path) -> None:
+    directory = shutil.copytree(tiny_model, tmp_path / "model")
+    tokenizer = load_tokenizer(directory)
+    tokenizer.add_tokens([f"<added {number}>" for number in range(1000)])
+    tokenizer.save_pretrained(directory)
+    running = Server(directory)
+    try:
+        beyond = [{"role": "user", "content": "look at <added 999>"}]
+        status, content = running.call("POST", "/v1/chat/completions", {"messages": beyond})
+        assert (status, "does not know" in json.loads(content)["error"]["message"]) == (400, True)
+        assert running.chat(max_tokens=3)["usage"]["completion_tokens"] > 0
+        running.process.terminate()
+        assert running.process.wait(60) == 0
+    finally:
+        running.end()
+
+
+@pytest.fixture
+def broken_model(tiny_model: Path, tmp_path: Path) -> Path:
+    """A checkpoint whose weights are no numbers."""
+    directory = shutil.copytree(tiny_model, tmp_path / "broken")
+    weights = directory / "model.safetensors"
+    save_file({name: tensor * float("nan") for name, tensor in load_file(weights).items()}, weights, {"format": "pt"})
+    return directory
+
+
+def test_a_server_whose_model_is_broken_ends_and_says_why(broken_model: Path) -> None:
+    with (broken_model / "log").open("wb") as log:
+        running = Server(broken_model, log)
+        assert running.call("POST", "/v1/chat/completions", {"messages": MESSAGES})[0] == 500
+        assert running.process.wait(60) == 1, "it ends by itself"
+        running.end()
+    assert (
+        (broken_model / "log")
+        .read_text()
+        .endswith("the model is broken: NoProbabilities: the model gives no probabilities\n")
+    )
+
+
+def test_the_health_of_a_broken_model_is_bad(broken_model: Path) -> None:
+    async def ask() -> None:
+        server = ModelServer(broken_model, "broken")
+        async with TestClient(TestServer(application(server))) as client:
+            assert (await client.get("/health")).status == 200, "nobody knows yet"
+            body = {"messages": MESSAGES, "stream": True}
+            streamed = await client.post("/v1/chat/completions", json=body)
+            assert "the model failed" in await streamed.text()
+            await server.broken.wait()
+            health = await client.get("/health")
+            assert (health.status, (await health.json())["status"]) == (503, "broken")
+            assert (await client.post("/v1/chat/completions", json=body)).status == 503
+
+    asyncio.run(asyncio.wait_for(ask(), 120))

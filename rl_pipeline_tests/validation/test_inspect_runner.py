@@ -1,10 +1,13 @@
 """Tasks of inspect-ai: what its logs say, and what is done where it is not there.
 
-The logs are cut down from what inspect-ai 0.3.285 wrote.
+`inspect_logs` holds what inspect-ai 0.3.285 wrote of the embedded model server with an untrained small model, and of a
+server that was not there: without the events and the tracebacks, else as it was.
 """
 
 import json
+import re
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,9 +16,11 @@ import pytest
 
 from rl_pipeline.validation.answers import ChatEndpoint
 from rl_pipeline.validation.inspect_runner import InspectFailed, InspectTask, inspect_suite, read_log
+from rl_pipeline.validation.suite import Item
 from rl_pipeline.validation.validating import Budget, validate
 from rl_pipeline_tests.validation.scripted import always
 
+LOGS = Path(__file__).parent / "inspect_logs"
 ENDPOINT = ChatEndpoint("http://127.0.0.1:9/v1", "small", token="word")
 
 
@@ -33,6 +38,15 @@ def test_scores_are_read_as_letters_and_numbers() -> None:
         sample("a", "C"), sample("b", "I"), sample("c", "P"), sample("d", 0.3), sample("e", True), sample("f", "N")
     )
     assert read_log(content) == {"a": 1.0, "b": 0.0, "c": 0.5, "d": 0.3, "e": 1.0, "f": 0.0}
+
+
+def test_what_inspect_ai_wrote_of_a_real_model_is_read() -> None:
+    assert read_log((LOGS / "scored.json").read_bytes()) == {"1": 1.0, "2": 1.0, "3": 0.0}
+
+
+def test_of_a_model_that_was_not_there_it_says_so() -> None:
+    with pytest.raises(InspectFailed, match=r"ended with 'error': RetryError.*APIConnectionError"):
+        read_log((LOGS / "unreachable.json").read_bytes())
 
 
 def test_the_epochs_of_a_sample_are_averaged() -> None:
@@ -93,7 +107,6 @@ with open(os.path.join(option('--log-dir'), 'log.json'), 'w') as file:
 @pytest.mark.parametrize(
     ("body", "complaint"),
     [
-        ("sys.exit('No module named inspect_ai')", "inspect-ai is not installed: run `pip install"),
         ("sys.exit('Error: boom')", "task failed: Error: boom"),
         ("", "left 0 logs"),
         ("import time; time.sleep(60)", "took longer than 1 s"),
@@ -106,11 +119,26 @@ def test_a_run_without_a_log_is_no_score(body: str, complaint: str, tmp_path: Pa
         suite.ask(ENDPOINT, suite.items, [1])
 
 
-def test_it_fails_closed(tmp_path: Path) -> None:
-    task = InspectTask("task", python=stand_in(tmp_path, "sys.exit('No module named inspect_ai')"))
+def test_where_it_is_not_installed_the_model_is_refused_and_the_report_says_what_to_do(tmp_path: Path) -> None:
+    # A real Python without any package, wherever these tests run.
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    task = InspectTask("task", python=str(tmp_path / "bare" / "bin" / "python"))
     suite = inspect_suite("sums", "benchmark", task, ["1", "2"], minimum=1, floor=0.0)
     report = validate(ENDPOINT, None, [suite], budget=Budget((2,)), seed=0, required=["sums"])
     assert report.decision == "refuse"
-    assert "inspect-ai is not installed" in report.reasons[0]
+    assert "inspect-ai is not installed for " in report.reasons[0]
+    assert "run `pip install 'rl-pipeline[inspect]'` in an environment of its own" in report.reasons[0]
+    pyproject = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert re.search(r"^inspect = \[\n    \"inspect-ai>=", pyproject, re.MULTILINE), "that extra is there"
+
+
+def test_a_python_that_is_not_there_is_told(tmp_path: Path) -> None:
+    task = InspectTask("task", python=str(tmp_path / "nowhere"))
+    with pytest.raises(InspectFailed, match=r"cannot be run \(No such file or directory\): name a Python"):
+        task(ENDPOINT, [Item("1", "1")], [1])
+
+
+def test_it_can_only_reach_servers() -> None:
+    suite = inspect_suite("sums", "benchmark", InspectTask("task"), ["1", "2"], minimum=1, floor=0.0)
     report = validate(always("x"), None, [suite], budget=Budget((2,)), seed=0, required=["sums"])
     assert "give the model as a ChatEndpoint" in report.reasons[0]

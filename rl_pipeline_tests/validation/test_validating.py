@@ -109,6 +109,20 @@ def test_a_reward_that_could_not_be_probed_is_for_a_person() -> None:
     assert judged(coin(-0.6, 1), coin(0.0, 2), unprobed=why).decision == "refuse"
 
 
+def test_a_person_may_accept_beforehand_that_rewards_cannot_be_probed() -> None:
+    why = "nothing was probed"
+    report = judged(coin(0.0, 1), coin(0.0, 1), unprobed=why, accepts_unprobed=True)
+    assert (report.decision, report.notes) == ("deploy", (f"Accepted by this deployment beforehand: {why}.",))
+    assert report.notes[0] in to_markdown(report)
+    assert judged(coin(-0.6, 1), coin(0.0, 2), unprobed=why, accepts_unprobed=True).decision == "refuse"
+
+
+def test_a_reward_that_was_probed_leaves_nothing_to_ask() -> None:
+    probed = [ProbedItem(str(n % 50), 0.5, 0.5, 1.0, 1.0) for n in range(400)]
+    report = judged(coin(0.0, 1), coin(0.0, 1), probed=probed, unprobed="nothing was probed")
+    assert report.decision == "deploy"
+
+
 def test_a_reward_that_crashes_lets_nothing_through() -> None:
     def crash(_items: Sequence[Item], _answers: Sequence[str]) -> list[float]:
         raise KeyError("weights")

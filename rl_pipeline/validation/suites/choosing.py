@@ -1,18 +1,29 @@
-"""Which suites a model is validated by: those of its world, the general ones, or a deployment's own files."""
+"""Which suites a model is validated by: those of its world, the general ones, or a deployment's own files and tasks."""
 
 from pathlib import Path
 
 from rl_pipeline.validation.suite import BENCHMARKS, SAFETY, Suite, UnknownSuite
 from rl_pipeline.validation.suites.embedded import embedded_suites
 from rl_pipeline.validation.suites.general_language import general_suites
+from rl_pipeline.validation.suites.inspect_file import inspect_suites
 
 
-def suites_for(speaks_only_crafting: bool, directory: Path | None, *, items: int) -> list[Suite]:
+def suites_for(
+    speaks_only_crafting: bool, directory: Path | None, *, items: int, inspect_file: Path | None = None
+) -> list[Suite]:
     """The suites of a model.
 
-    A file `<suite>.jsonl` (or `.csv`) in `directory` takes the place of the general suite of that name. Raises
-    `UnknownSuite` where there is no such directory, or a file of it bears the name of no suite.
+    A file `<suite>.jsonl` (or `.csv`) in `directory` takes the place of the general suite of that name; tasks of
+    `inspect_file` take the place of suites of their names, or stand beside them. Raises `UnknownSuite` where there is
+    no such directory, or a file of it bears the name of no suite, and `InspectFileInvalid`.
     """
+    run_by_inspect = inspect_suites(inspect_file) if inspect_file else []
+    replaced = {suite.name for suite in run_by_inspect}
+    ours = _our_suites(speaks_only_crafting, directory, items)
+    return [*(suite for suite in ours if suite.name not in replaced), *run_by_inspect]
+
+
+def _our_suites(speaks_only_crafting: bool, directory: Path | None, items: int) -> list[Suite]:
     if directory is None:
         return embedded_suites(items=items) if speaks_only_crafting else general_suites()
     if not directory.is_dir():
