@@ -208,6 +208,10 @@ class WarehouseAudit:
         before = {row.hash: row for row in self._rows("hash IN {hashes:Array(String)}", {"hashes": hashes})}
         return [Unannounced(row, before.get(row.state.previous_hash)) for row in rows]
 
+    def after(self, generation: int) -> Sequence[AuditRow]:
+        """The rows of all later generations, in their order."""
+        return self._rows("generation > {told:UInt64} ORDER BY generation, at, hash", {"told": generation})
+
     def mark_announced(self, row: AuditRow, at: datetime) -> None:
         """See `AuditLog.mark_announced`."""
         self._insert([_columns(row) | {"announced_at": at, "version": 1}])

@@ -8,9 +8,11 @@ import dagster as dg
 import pytest
 
 from rl_pipeline.assets.deployed_models import deployed_models
+from rl_pipeline.deployment.audit import WarehouseAudit
 from rl_pipeline.deployment.post_mortem import SETTLING
 from rl_pipeline.deployment.state import RampStep
 from rl_pipeline.embedded.nats_server import NatsServer
+from rl_pipeline.embedded.ports import free_port
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.stores.disk import DiskObjects
 from rl_pipeline.stores.jetstream import JetStream
@@ -65,6 +67,40 @@ def roll_out_a_bad_model(place: ReleasePlace) -> str:
 def test_a_rollback_shows_on_the_job_of_the_model_that_was_taken_back(releasing: ReleasePlace) -> None:
     roll_out_a_bad_model(releasing)
     assert observed(releasing.instance, "sabotage") == ["deployed", "rolled_back"]
+
+
+def test_a_bad_model_is_taken_back_with_the_warehouse_away_and_what_needs_it_catches_up(
+    releasing: ReleasePlace, clickhouse_url: str
+) -> None:
+    release = releasing.let_in("sabotage")
+    releasing.clickhouse_url = f"http://127.0.0.1:{free_port()}"
+    releasing.new.behaviour = stub_backend.answer_500
+
+    def is_out() -> bool:
+        releasing.ask_many(20)
+        assert not releasing.look().asset_events
+        return release.model.model_id in releasing.state().retired
+
+    wait_until(is_out, "its rollback", seconds=240)
+    rolled_back = releasing.state()
+    assert (rolled_back.change.reason, rolled_back.change.evidence["mode"]) == ("high_error_rate", "watchdog")
+    assert [row.state.change.event for row in WarehouseAudit(releasing.tables).recent(1)] == ["deployed"]
+    releasing.clickhouse_url = clickhouse_url
+    releasing.look()
+    assert WarehouseAudit(releasing.tables).recent(1)[0].state == rolled_back
+    assert observed(releasing.instance, "sabotage") == ["deployed", "rolled_back"]
+    assert releasing.announced()[-1].metadata.event == "rolled_back"
+    told = releasing.tables.query("SELECT countIf(failed) AS failed, count() AS all FROM serving_outcomes FINAL")
+    assert told["all"][0] > told["failed"][0] > 0, "what sessions came to meanwhile is stored"
+
+
+def test_what_a_person_has_done_shows_on_the_job_too(releasing: ReleasePlace) -> None:
+    release = releasing.let_in("job-1")
+    releasing.commands().roll_back("users complain")
+    releasing.look()
+    assert observed(releasing.instance, "job-1") == ["deployed", "rolled_back"]
+    assert not releasing.look().asset_events, "it is told once"
+    assert release.model.model_id in releasing.state().retired
 
 
 def test_a_rollback_leaves_its_post_mortem_on_that_job_once(releasing: ReleasePlace) -> None:

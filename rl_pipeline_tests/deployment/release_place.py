@@ -65,6 +65,8 @@ class ReleasePlace:
     """Serves whatever is released."""
     deployment: dict[str, Any] = field(default_factory=dict)
     """Fields of the `DeploymentResource` that are not as usual."""
+    cursor: str | None = None
+    """Of the sensor, as Dagster keeps it."""
 
     def resources(self) -> dict[str, Any]:
         """As Dagster has them."""
@@ -138,9 +140,11 @@ class ReleasePlace:
         return release
 
     def look(self) -> dg.SensorResult:
-        """What Dagster's daemon does with the sensor: evaluate it, and keep its events."""
-        result = rollout_under_way(dg.build_sensor_context(instance=self.instance, resources=self.resources()))
+        """What Dagster's daemon does with the sensor: evaluate it, and keep its events and its cursor."""
+        context = dg.build_sensor_context(instance=self.instance, resources=self.resources(), cursor=self.cursor)
+        result = rollout_under_way(context)
         assert isinstance(result, dg.SensorResult)
+        self.cursor = result.cursor
         for event in result.asset_events:
             self.instance.report_runless_asset_event(event)
         return result
