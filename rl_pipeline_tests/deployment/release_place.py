@@ -117,7 +117,13 @@ class ReleasePlace:
         self, job: str, steps: Sequence[RampStep] = HALF, *, bake_seconds: float = 0, needs_approval: bool = False
     ) -> Release:
         """A validated model that waits for its rollout."""
-        plan = RolloutPlan(strategy="canary", steps=tuple(steps), bake_seconds=bake_seconds, explanation="a test")
+        plan = RolloutPlan(
+            strategy="canary",
+            steps=tuple(steps),
+            bake_seconds=bake_seconds,
+            explanation="a test",
+            measured_against=self.state().serving,
+        )
         return Releases(self.tables).release(
             JetStreamLeases(self.messages),
             training_job_id=job,
