@@ -26,6 +26,7 @@ from rl_pipeline.resources.training import TrainingResource
 from rl_pipeline.resources.warehouse import WarehouseResource
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.stores.objects import ObjectsUnavailable
+from rl_pipeline.stores.topology import TRAJECTORIES
 from rl_pipeline.stores.warehouse import Warehouse, WarehouseUnavailable
 
 Event = dg.AssetObservation | dg.AssetMaterialization
@@ -70,9 +71,17 @@ def rollout_under_way(  # noqa: PLR0917 - Dagster passes them by name
             told = max([told, *(row.state.generation for row in rows)])
         held: list[PostMortem] = []
         with _noting(waits, "post-mortems"):
-            held += hold_post_mortems(tables, objects, now, session_keys=deployment.session_keys())
+            held += hold_post_mortems(
+                tables,
+                objects,
+                now,
+                session_keys=deployment.session_keys(),
+                last_sequence=lambda: messages.state(TRAJECTORIES.name).last_sequence,
+            )
     for line in dict.fromkeys((*tick.pending, *waits)):
         context.log.warning(line)
+    for state in tick.rolled_back:
+        context.log.error(f"Model {state.change.model_id} rolled back: {state.change.reason}. Its post-mortem follows.")
     for post_mortem in held:
         context.log.error(post_mortem.alert)
     events += [_told(post_mortem) for post_mortem in held]
