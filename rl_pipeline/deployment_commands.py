@@ -125,9 +125,11 @@ def ab_test(
 ) -> None:
     """Hold a fixed split between a validated model and the one in service, until somebody ends it."""
     from rl_pipeline.deployment.releases import Releases
-    from rl_pipeline.opening import current_settings, open_warehouse
+    from rl_pipeline.opening import current_settings, open_warehouse, traffic_choice
 
     settings = current_settings()
+    if not traffic_choice(settings).splits:
+        raise PipelineError("a single backend cannot split traffic: an A/B test needs a gateway (TRAFFIC_CONTROLLER)")
     with closing(open_warehouse(settings)) as tables:
         release = Releases(tables).of_job(job)
     if release is None:
