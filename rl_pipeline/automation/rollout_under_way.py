@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from rl_pipeline.assets.deployed_models import deployed_models
+from rl_pipeline.deployment.ab_tests import EndedTest, ended_tests, report_text
 from rl_pipeline.deployment.audit import WarehouseAudit
 from rl_pipeline.deployment.commands import Commands
 from rl_pipeline.deployment.controller import Tick
@@ -25,7 +26,7 @@ from rl_pipeline.resources.stream import StreamResource
 from rl_pipeline.resources.training import TrainingResource
 from rl_pipeline.resources.warehouse import WarehouseResource
 from rl_pipeline.stores.jetstream import JetStream
-from rl_pipeline.stores.objects import ObjectsUnavailable
+from rl_pipeline.stores.objects import Objects, ObjectsUnavailable
 from rl_pipeline.stores.topology import TRAJECTORIES
 from rl_pipeline.stores.warehouse import Warehouse, WarehouseUnavailable
 
@@ -48,8 +49,8 @@ def rollout_under_way(  # noqa: PLR0917 - Dagster passes them by name
     """One look of the controller: no run waits for a rollout. The cursor is the generation up to which was told.
 
     Every change shows as an event of `deployed_models` on its training job, whoever made it; a rollback leaves its
-    post-mortem there. While the warehouse is away the controller judges by what the gateways remember; what needs the
-    warehouse is done by the first look that finds it again.
+    post-mortem there, and an A/B test that ends its report. While the warehouse is away the controller judges by what
+    the gateways remember; what needs the warehouse is done by the first look that finds it again.
     """
     now = datetime.now(UTC)
     waits: list[str] = []
@@ -68,6 +69,9 @@ def rollout_under_way(  # noqa: PLR0917 - Dagster passes them by name
         with _noting(waits, "the catalogue"):
             rows = WarehouseAudit(tables).after(told)
             events += _changes([row.state for row in rows], Releases(tables))
+            for test in ended_tests(tables, rows):
+                found = report_text(test.rollout, deployment.windows(tables, test.rollout, now))
+                events.append(_found(test, found, objects))
             told = max([told, *(row.state.generation for row in rows)])
         held: list[PostMortem] = []
         with _noting(waits, "post-mortems"):
@@ -136,6 +140,23 @@ def _changes(states: Iterable[DesiredState], releases: Releases) -> Iterator[Eve
                     "evidence": dg.MetadataValue.json(state.change.evidence),
                 },
             )
+
+
+def _found(test: EndedTest, report: str, objects: Objects) -> Event:
+    """What an A/B test had found when it was ended, kept as an artifact too."""
+    key = f"ab-tests/{test.rollout.deployment_id}.md"
+    objects.put(key, report.encode())
+    return dg.AssetMaterialization(
+        asset_key=deployed_models.key,
+        partition=test.model.training_job_id,
+        metadata={
+            "event": "ab_test_ended",
+            "model": test.rollout.candidate,
+            "reason": test.ended.reason,
+            "ab_report": dg.MetadataValue.md(report),
+            "report_url": objects.url(key),
+        },
+    )
 
 
 def _told(post_mortem: PostMortem) -> dg.AssetMaterialization:

@@ -118,6 +118,34 @@ def test_a_rollback_leaves_its_post_mortem_on_that_job_once(releasing: ReleasePl
     assert not releasing.look().asset_events, "nobody looks into it twice"
 
 
+@pytest.mark.parametrize("ending", ["promote", "roll_back"])
+def test_an_ab_test_that_ends_leaves_its_report_on_that_job_once(releasing: ReleasePlace, ending: str) -> None:
+    release = releasing.release("job-1")
+    releasing.commands().start_ab_test(
+        release.model, 0.5, "which is better?", deployment_id=release.deployment_id, bake_seconds=3600
+    )
+    wait_until(releasing.follows)
+    releasing.ask_many(20)
+
+    def is_counted() -> bool:
+        assert not releasing.look().asset_events or not materialized(releasing.instance, "job-1")
+        return bool(releasing.tables.query("SELECT count() AS n FROM serving_outcomes FINAL")["n"][0] == 20)
+
+    wait_until(is_counted, "its sessions")
+    if ending == "promote":
+        releasing.commands().promote("it is better", model_id=release.model.model_id)
+    else:
+        releasing.commands().roll_back("it is not better")
+    releasing.look()
+    [told] = materialized(releasing.instance, "job-1")
+    assert (told["event"], told["model"]) == ("ab_test_ended", release.model.model_id)
+    assert f"A/B test of {release.model.model_id} against {FIRST}" in str(told["ab_report"])
+    kept = DiskObjects(releasing.directory / "released").get(f"ab-tests/{release.deployment_id}.md")
+    assert kept.decode() == told["ab_report"]
+    releasing.look()
+    assert len(materialized(releasing.instance, "job-1")) == 1
+
+
 def test_the_first_look_of_all_puts_the_base_model_into_service(
     nats_server: NatsServer, stream: JetStream, clickhouse_url: str, warehouse: ClickHouseWarehouse, tmp_path: Path
 ) -> None:
