@@ -13,7 +13,9 @@ from rl_pipeline.errors import PipelineError
 if TYPE_CHECKING:
     from rl_pipeline.deployment.commands import Commands
     from rl_pipeline.deployment.state import DesiredState, Phase, Rollout
+    from rl_pipeline.deployment.windows import Window
     from rl_pipeline.settings import Settings
+    from rl_pipeline.stores.warehouse import Warehouse
 
 deployment = typer.Typer(
     invoke_without_command=True, help="The model in service and the one on its way: how they stand, and orders."
@@ -125,9 +127,11 @@ def ab_test(
 ) -> None:
     """Hold a fixed split between a validated model and the one in service, until somebody ends it."""
     from rl_pipeline.deployment.releases import Releases
-    from rl_pipeline.opening import current_settings, open_warehouse
+    from rl_pipeline.opening import current_settings, open_warehouse, traffic_choice
 
     settings = current_settings()
+    if not traffic_choice(settings).splits:
+        raise PipelineError("a single backend cannot split traffic: an A/B test needs a gateway (TRAFFIC_CONTROLLER)")
     with closing(open_warehouse(settings)) as tables:
         release = Releases(tables).of_job(job)
     if release is None:
@@ -142,6 +146,24 @@ def ab_test(
             validation=release.validation,
         )
     typer.echo(described(state))
+
+
+@deployment.command("ab-report")
+def ab_report(
+    model: Annotated[
+        str | None, typer.Argument(help="The model that was tested, where it is not the last one.")
+    ] = None,
+) -> None:
+    """What an A/B test has found, while it goes on and afterwards."""
+    from rl_pipeline.deployment.ab_tests import last_test, report_text
+    from rl_pipeline.opening import current_settings, open_warehouse
+
+    settings = current_settings()
+    with closing(open_warehouse(settings)) as tables:
+        rollout = last_test(tables, model)
+        if rollout is None:
+            raise PipelineError(f"there was no A/B test{f' of {model}' if model else ''}: start one with `ab-test`")
+        typer.echo(report_text(rollout, _windows(settings, tables, rollout, datetime.now(UTC))))
 
 
 @deployment.command("verify-audit")
@@ -191,22 +213,31 @@ def described(state: "DesiredState") -> str:
 
 def _judged(settings: "Settings", rollout: "Rollout", phase: "Phase") -> str:
     """What the evidence says at this moment, and when the candidate can have all of the traffic."""
+    from rl_pipeline.deployment.ab_tests import report_text
     from rl_pipeline.deployment.judging import judge
-    from rl_pipeline.deployment.outcomes import windows_of
-    from rl_pipeline.deployment.windows import observed_seconds
-    from rl_pipeline.opening import open_warehouse, rollout_limits, session_keys
+    from rl_pipeline.opening import open_warehouse, rollout_limits
     from rl_pipeline.stores.warehouse import WarehouseUnavailable
 
-    now, observed = datetime.now(UTC), timedelta(seconds=observed_seconds(settings.gateway_session_idle_seconds))
+    now = datetime.now(UTC)
     try:
         with closing(open_warehouse(settings)) as tables:
-            windows = windows_of(tables, rollout, now, observed=observed, session_keys=session_keys(settings))
+            windows = _windows(settings, tables, rollout, now)
     except WarehouseUnavailable as unavailable:
         return f"its evidence cannot be read now: {unavailable}"
     judgement = judge(rollout, phase, windows, now, mode="full", limits=rollout_limits(settings))
     finish = judgement.evidence["expected_finish"]
     expected = f"; expected to finish at {datetime.fromisoformat(finish):%Y-%m-%d %H:%M} UTC" if finish else ""
-    return f"{judgement.verdict.replace('_', ' ')}: {judgement.explanation}{expected}"
+    report = f"\n{report_text(rollout, windows)}" if phase == "testing" else ""
+    return f"{judgement.verdict.replace('_', ' ')}: {judgement.explanation}{expected}{report}"
+
+
+def _windows(settings: "Settings", tables: "Warehouse", rollout: "Rollout", now: datetime) -> "list[Window]":
+    from rl_pipeline.deployment.outcomes import windows_of
+    from rl_pipeline.deployment.windows import observed_seconds
+    from rl_pipeline.opening import session_keys
+
+    observed = timedelta(seconds=observed_seconds(settings.gateway_session_idle_seconds))
+    return windows_of(tables, rollout, now, observed=observed, session_keys=session_keys(settings))
 
 
 @contextmanager

@@ -208,6 +208,39 @@ def test_an_ab_test_holds_its_split(place: ReleasePlace, run: Run) -> None:
     code, said, _ = run("deployment")
     assert code == 0
     assert "hold: an A/B test keeps its split until somebody ends it" in said
+    assert f"A/B test of {MODEL} against {FIRST} since " in said
+    assert "| failed sessions | too little to tell | too little to tell | too little to tell | 0 and 0 |" in said
+
+
+def test_an_ab_test_s_report_is_shown_while_it_goes_on_and_after_it_has_ended(place: ReleasePlace, run: Run) -> None:
+    created(place, run)
+    code, _, complaint = run("deployment", "ab-report")
+    assert code == 1
+    assert "there was no A/B test" in complaint
+    place.release("job-1")
+    assert run("deployment", "ab-test", "job-1")[0] == 0
+    wait_until(place.follows)
+    place.ask_many(20)
+
+    def is_shown() -> bool:
+        place.look()
+        return "| failed sessions | 0.000 (0.000 to " in run("deployment")[1]
+
+    wait_until(is_shown, "sessions in the report")
+    run("deployment", "roll-back", "--reason", "seen enough")
+    code, said, complaint = run("deployment", "ab-report", MODEL)
+    assert (code, "| failed sessions | 0.000 (0.000 to " in said) == (0, True), complaint
+    assert run("deployment", "ab-report", "another")[0] == 1
+
+
+def test_a_backend_that_cannot_split_tests_nothing(
+    place: ReleasePlace, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAFFIC_CONTROLLER", "direct")
+    monkeypatch.setenv("SERVING_ENDPOINT", place.new.endpoint)
+    code, _, complaint = run("deployment", "ab-test", "job-1")
+    assert code == 1
+    assert "a single backend cannot split traffic" in complaint
 
 
 def test_the_audit_is_walked_and_a_break_is_named(place: ReleasePlace, run: Run) -> None:

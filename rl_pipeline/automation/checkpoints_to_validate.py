@@ -7,11 +7,17 @@ import dagster as dg
 from rl_pipeline.assets.deployed_models import deployed_models
 from rl_pipeline.assets.validation_reports import WAITS_FOR_A_PERSON, validation_reports
 from rl_pipeline.automation.runs import has_succeeded, reason_to_wait, waits_for_a_person
+from rl_pipeline.deployment import record
+from rl_pipeline.deployment.releases import Releases
 from rl_pipeline.partitions import training_jobs
+from rl_pipeline.resources.stream import StreamResource
 from rl_pipeline.resources.warehouse import WarehouseResource
+from rl_pipeline.stores.jetstream_desired_state import JetStreamDesiredStates
 from rl_pipeline.validation.storing import waiting_checkpoints
 
 _STAGE = {"rl/stage": "release"}
+_JOB = "rl/job"
+_AGAINST = "rl/measured_against"
 
 release_policy = dg.define_asset_job(
     "release_policy",
@@ -23,23 +29,31 @@ release_policy = dg.define_asset_job(
 
 
 @dg.sensor(job=release_policy, minimum_interval_seconds=10, default_status=dg.DefaultSensorStatus.RUNNING)
-def checkpoints_to_validate(context: dg.SensorEvaluationContext, warehouse: WarehouseResource) -> dg.SensorResult:
+def checkpoints_to_validate(
+    context: dg.SensorEvaluationContext, stream: StreamResource, warehouse: WarehouseResource
+) -> dg.SensorResult:
     """Validate the oldest checkpoint that nobody has judged or released yet; one run has all the machine.
 
-    What is due is read from the tables. A run key carries the number of the attempt: Dagster never starts a key twice.
+    Then a release that waits for its rollout and was measured against a model which no longer serves: once for each
+    model in service. What is due is read from the tables. A run key carries the number of the attempt: Dagster never
+    starts a key twice.
     """
     now = datetime.now(UTC)
-    with warehouse.open() as tables:
-        waiting = waiting_checkpoints(tables)
+    with stream.open_jetstream() as messages, warehouse.open() as tables:
+        due = [(job, {_JOB: job, **_STAGE}) for job in waiting_checkpoints(tables)]
+        recorded = record.read(JetStreamDesiredStates(messages))
+        outdated = Releases(tables).outdated(recorded.state.serving) if recorded else None
+    if recorded and outdated:
+        job = outdated.training_job_id
+        due.append((job, {_JOB: job, _AGAINST: recorded.state.serving, **_STAGE}))
     waits = "every checkpoint is judged"
-    for job in waiting:
-        tags = {"rl/job": job, **_STAGE}
+    for job, tags in due:
         waits = reason_to_wait(context.instance, stage=_STAGE, tags=tags, now=now) or ""
         waits = waits or waits_for_a_person(context.instance, tags, WAITS_FOR_A_PERSON, now) or ""
         if not waits and has_succeeded(context.instance, tags):
             waits = "it was judged, and is not to be released: see its report"
         if not waits:
-            attempt = context.instance.get_runs_count(dg.RunsFilter(tags=tags))
+            attempt = context.instance.get_runs_count(dg.RunsFilter(tags={_JOB: job, **_STAGE}))
             request = dg.RunRequest(run_key=f"release/{job}#{attempt}", partition_key=job, tags=tags)
             return dg.SensorResult(run_requests=[request])
         waits = f"{job}: {waits}"

@@ -29,9 +29,9 @@ def ab_report(split: Columns) -> dict[str, Any]:
     candidate, control = _estimates(split.candidate), _estimates(split.control)
     return {
         name: {
-            "candidate": _as_record(candidate[name]),
-            "control": _as_record(control[name]),
-            "difference": _as_record(difference(candidate[name], control[name])),
+            "candidate": as_record(candidate[name]),
+            "control": as_record(control[name]),
+            "difference": as_record(difference(candidate[name], control[name])),
         }
         for name in candidate
     }
@@ -76,5 +76,6 @@ def difference(one: Estimate | None, other: Estimate | None) -> Estimate | None:
     )
 
 
-def _as_record(estimate: Estimate | None) -> dict[str, float] | None:
+def as_record(estimate: Estimate | None) -> dict[str, float] | None:
+    """As JSON has it."""
     return {name: round(value, 6) for name, value in estimate._asdict().items()} if estimate else None

@@ -51,6 +51,7 @@ def admit(
 ) -> Release:
     """Release the checkpoint of a training job if validation lets it; again, it is the same release.
 
+    One that waits and was validated again has the plan of the new report, or is refused by it.
     A `strategy` that is asked for may be more careful than the one that the benchmarks allow, never bolder. Raises
     `NotAdmitted`, `NothingToValidate` and `NotValidated`, and what `Releases.release` raises.
     """
@@ -58,6 +59,9 @@ def admit(
     choice = _choice(stored, terms.initial_traffic)
     refusal = _refusal(candidate, stored, choice)
     if refusal:
+        waiting = Releases(tables).of_job(job_id)
+        if waiting is not None and waiting.state == "waiting":
+            Releases(tables).refuse(waiting, refusal, now)
         raise NotAdmitted(f"{job_id} is not released, the model in service stays: {refusal}")
     return Releases(tables).release(
         leases,
@@ -65,7 +69,7 @@ def admit(
         base_model=candidate.base_model,
         checkpoint_path=candidate.checkpoint_path,
         manifest_sha256=candidate.manifest_sha256,
-        plan=_plan(_careful(choice, strategy, terms), terms),
+        plan=_plan(_careful(choice, strategy, terms), terms, stored.control),
         validation=contract_results(stored.report).model_dump(mode="json", exclude_none=True),
         needs_approval=terms.needs_approval or stored.report.decision == "ask_a_person",
         shadow=candidate.shadow,
@@ -104,7 +108,7 @@ def _careful(choice: Choice, asked: Strategy | None, terms: RolloutTerms) -> Cho
     return Choice(asked, terms.initial_traffic, f"{choice.reason}; {asked} was asked for")
 
 
-def _plan(choice: Choice, terms: RolloutTerms) -> RolloutPlan:
+def _plan(choice: Choice, terms: RolloutTerms, measured_against: str) -> RolloutPlan:
     if choice.strategy == "abort":
         raise NotAdmitted(choice.reason)
     return RolloutPlan(
@@ -113,4 +117,5 @@ def _plan(choice: Choice, terms: RolloutTerms) -> RolloutPlan:
         bake_seconds=terms.bake_hours * 3600,
         rule=terms.rule,
         explanation=choice.reason,
+        measured_against=measured_against,
     )

@@ -19,6 +19,9 @@ from rl_pipeline.deployment.state import DesiredState
 from rl_pipeline.stores.desired_state import DesiredStates
 from rl_pipeline.stores.warehouse import Warehouse
 
+_OF_THE_ROW = {"announced_at", "version"}
+"""The only columns that are not derived from the state."""
+
 ANNOUNCED_EVENTS = ("deployed", "approved", "ramped", "promoted", "rolled_back")
 """Of which `agent.rl.model.deployed.v1` tells: an approval is when an approved candidate is deployed."""
 
@@ -169,8 +172,8 @@ def _intact(row: Mapping[str, Any]) -> AuditRow | str:
     if found.hash != row["hash"]:
         return "its state was changed"
     derived = _columns(found)
-    for name in ("generation", "previous_hash", "event", "phase", "model_id", "deployment_id", "reason", "by"):
-        if row[name] != derived[name]:
+    for name in derived:
+        if name not in _OF_THE_ROW and row[name] != derived[name]:
             return f"its {name} is not that of its state"
     return found
 
@@ -207,6 +210,10 @@ class WarehouseAudit:
         hashes = [row.state.previous_hash for row in rows]
         before = {row.hash: row for row in self._rows("hash IN {hashes:Array(String)}", {"hashes": hashes})}
         return [Unannounced(row, before.get(row.state.previous_hash)) for row in rows]
+
+    def after(self, generation: int) -> Sequence[AuditRow]:
+        """The rows of all later generations, in their order."""
+        return self._rows("generation > {told:UInt64} ORDER BY generation, at, hash", {"told": generation})
 
     def mark_announced(self, row: AuditRow, at: datetime) -> None:
         """See `AuditLog.mark_announced`."""
@@ -246,7 +253,8 @@ def _columns(row: AuditRow) -> dict[str, Any]:
         "deployment_id": change.deployment_id or "",
         "reason": change.reason,
         "by": change.by,
-        "at": change.at,
+        # As the column has it, to the millisecond.
+        "at": change.at.replace(microsecond=change.at.microsecond // 1000 * 1000),
         "evidence": json.dumps(change.evidence),
         "announced_at": None,
         "version": 0,

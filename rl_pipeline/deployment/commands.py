@@ -4,14 +4,14 @@ All of it goes the way of every other change; whoever was faster is read, and th
 then. Who gave it, and with what authority, is recorded.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
 from rl_pipeline.deployment import phases, record
 from rl_pipeline.deployment.audit import newest_row
-from rl_pipeline.deployment.desk import Desk
+from rl_pipeline.deployment.desk import REMEMBERED, Desk
 from rl_pipeline.deployment.phases import Cause, TransitionRefused
 from rl_pipeline.deployment.record import NothingDeployed, RecordBusy, Recorded, brought_by, former_models
 from rl_pipeline.deployment.state import DesiredState, EvidenceRule, RampStep, Rollout, ServedModel
@@ -208,11 +208,20 @@ class Commands:
         return Withdrawal(model_id, reason, self.by, self.now, {"approval_status": "manual_approved"})
 
     def _take_back(self, wanted: str | None, reason: str) -> DesiredState:
-        """Have a model serve again that did before; the last one, where none is named."""
+        """Have a model serve again that did before; the last one, where none is named.
+
+        A record that was restored does not remember it: then the audit does, and has to answer.
+        """
+
+        def chosen(states: Sequence[DesiredState], state: DesiredState) -> list[ServedModel]:
+            return [each for each in former_models(states, state) if wanted in (None, each.model_id)]
 
         def taken_back(current: Recorded) -> DesiredState:
             states = [each.state for each in reversed(record.history(self.desk.states))]
-            former = [each for each in former_models(states, current.state) if wanted in (None, each.model_id)]
+            former = chosen(states, current.state)
+            if not former:
+                states += [row.state for row in self.desk.audit.recent(REMEMBERED)]
+                former = chosen(states, current.state)
             if not former:
                 raise TransitionRefused(f"{wanted or 'no model'} has served before: release one in place of it")
             cause, deployment = self._cause(reason, "manual_approved"), brought_by(states, current.state)

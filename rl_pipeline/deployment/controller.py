@@ -189,7 +189,16 @@ class Controller:
         if model.model_id in fenced:
             self.releases.refuse(release, f"a gateway has fenced it: {fenced[model.model_id]}", now)
             return None
-        cause = Cause(release.plan.explanation, self.name, now, {"validation": release.validation})
+        measured_against = release.plan.measured_against
+        if measured_against != state.serving:
+            _note(
+                tick,
+                f"{model.model_id} was measured against {measured_against or 'nothing'}, and {state.serving} is in "
+                f"service: it waits until `release_policy` has validated {release.training_job_id} again",
+            )
+            return None
+        evidence = {"validation": release.validation, "measured_against": measured_against}
+        cause = Cause(release.plan.explanation, self.name, now, evidence)
         rollout = release.rollout(control=state.serving, now=now)
         try:
             started = phases.start(state, model, rollout, cause, approved=not release.needs_approval)

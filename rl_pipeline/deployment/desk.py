@@ -22,7 +22,9 @@ from rl_pipeline.stores.desired_state import DesiredStates
 from rl_pipeline.stores.stream import StreamMissing, StreamUnavailable
 from rl_pipeline.stores.warehouse import WarehouseUnavailable
 
-_REMEMBERED = 64
+REMEMBERED = 1000
+"""Rows of the audit in which the model is looked for that served before. A rollout takes five of them or so, and many
+may have failed since."""
 
 
 class RecordPending(PipelineError):
@@ -70,7 +72,7 @@ class Desk:
     def audited_states(self) -> list[DesiredState]:
         """The last states that the audit has, newest first; none while it does not answer."""
         try:
-            return [row.state for row in self.audit.recent(_REMEMBERED)]
+            return [row.state for row in self.audit.recent(REMEMBERED)]
         except WarehouseUnavailable:
             return []
 

@@ -2,6 +2,10 @@
 
 The controller judges in the mode `full`. The watchdog has no rewards and judges in the mode `watchdog`, by errors and
 feedback alone; it takes back, and never lets anything advance.
+
+Where the traffic cannot be split (`immediate`) there is never a control, and no gateway that counts. What agents
+publish is all that is known: the candidate bakes by time and by its rewards, and where these are worse than those of
+the model before it, or too few, a person decides.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from rl_pipeline.deployment.ab_report import ab_report
+from rl_pipeline.deployment.ab_report import ab_report, as_record, difference, mean
 from rl_pipeline.deployment.columns import Columns
 from rl_pipeline.deployment.comparison import begin_of, compare, end_of, figures, now_and_highest, reached
 from rl_pipeline.deployment.evidence import limit_path
@@ -71,8 +75,9 @@ def judge(
     called decides only how soon somebody hears of it. The evidence always says what the plain rule would have done.
     """
     case = _Case(rollout, phase, Columns.of(windows), now, mode, limits)
+    began = case.columns.where(case.columns.start + WINDOW_SECONDS > rollout.started_at.timestamp())
     # Not before all windows of a check are closed, or it would find something else later.
-    plain = plain_rollback(case.columns, rollout.started_at, now - timedelta(seconds=CLOSED_SECONDS), limits)
+    plain = plain_rollback(began, rollout.started_at, now - timedelta(seconds=CLOSED_SECONDS), limits)
     judgement = _by_plain_rule(case, plain) if rollout.rule == "literal" else _by_evidence(case)
     line = {
         "would_have_rolled_back_at": plain.at.isoformat() if plain else None,
@@ -124,14 +129,39 @@ def _without_control(case: _Case, evidence: dict[str, Any]) -> Judgement:
     decided = reached(path)
     decided_at = end_of(bake, decided)
     if decided is None or decided_at is None:
-        return _next_step(case, 0, evidence)
+        is_split = case.rollout.strategy != "immediate"
+        return _next_step(case, 0, evidence) if is_split else _after_the_other(case, evidence)
     since = begin_of(bake, int(path.since[decided]))
     evidence["decided_at"] = decided_at.isoformat()
     evidence["bake"]["since"] = since.isoformat()
     text = f"it has all the traffic, and more than {limit:.0%} of the sessions fail since {since:%H:%M} UTC"
-    if case.mode == "watchdog":
+    if case.mode == "watchdog" or case.rollout.strategy == "immediate":
         return Judgement("roll_back", "high_error_rate", text, evidence)
     return Judgement("recheck", "high_error_rate", f"{text}: the last split will show whose fault it is", evidence)
+
+
+def _after_the_other(case: _Case, evidence: dict[str, Any]) -> Judgement:
+    """Judge a candidate that took over at once by its rewards and those of the model that served before it.
+
+    One after the other is no comparison that could take a model back: the work may have changed meanwhile.
+    """
+    candidate, control = mean(case.columns.candidate.rewards), mean(case.columns.control.rewards)
+    found = difference(candidate, control)
+    evidence["one_after_the_other"] = {
+        "candidate": as_record(candidate),
+        "control": as_record(control),
+        "difference": as_record(found),
+    }
+    decides = "a person decides: `rl-pipeline deployment promote` or `roll-back`"
+    if found and found.high < 0 and found.value < -case.limits.reward_drop:
+        text = f"its rewards are lower than those of the model before it by {-found.value:.3f}; {decides}"
+        return Judgement("hold", "worse_than_before", text, evidence)
+    judgement = _next_step(case, case.rollout.current.min_samples, evidence)
+    is_baked = case.now >= case.rollout.step_since + timedelta(seconds=case.rollout.bake_seconds)
+    if judgement.reason == "waiting" and is_baked:
+        text = f"{judgement.explanation}. Only what agents publish is known of it: wait for that, or {decides}"
+        return replace(judgement, reason="too_few_rewards", explanation=text)
+    return judgement
 
 
 def _next_step(case: _Case, min_samples: int, evidence: dict[str, Any]) -> Judgement:
@@ -142,7 +172,10 @@ def _next_step(case: _Case, min_samples: int, evidence: dict[str, Any]) -> Judge
         return Judgement("hold", "not_running", "the rollout does not run", evidence)
     rollout, seconds = case.rollout, (case.now - case.rollout.step_since).total_seconds()
     least = rollout.bake_seconds if case.phase == "baking" else rollout.current.min_seconds
-    samples, wanted = int(case.of_step.candidate.sessions.sum()), max(min_samples, 1)
+    candidate = case.of_step.candidate
+    # Where nobody counts sessions, those that agents published and that were scored are known.
+    counted = candidate.rewarded if rollout.strategy == "immediate" else candidate.sessions
+    samples, wanted = int(counted.sum()), max(min_samples, 1)
     finish = _expected_finish(case, seconds, samples)
     evidence["step"] = {"seconds": seconds, "min_seconds": least, "samples": samples, "min_samples": wanted}
     evidence["expected_finish"] = finish and finish.isoformat()

@@ -208,20 +208,23 @@ def windows_of(
     Drain the outcomes before: those that the stream had at `now` belong into them. `observed` is how long after its end
     a window is open at the gateways. `session_keys` are what gateways
     stored sessions under. `trajectories` is the stream that rewards are of. They are those that were first computed
-    under the configuration in force, one for each session; a trajectory without a session is one by itself.
+    under the configuration in force, one for each session; a trajectory without a session is one by itself. Where the
+    traffic cannot be split, those of the control from the time before count too, for as long as the candidate bakes.
     """
     milliseconds = WINDOW_SECONDS * 1000
     settling = timedelta(seconds=SETTLING_SECONDS)
+    since = rollout.started_at.astimezone(UTC).replace(tzinfo=None)
     asked = {
         "deployment": rollout.deployment_id,
         "models": [rollout.candidate, rollout.control],
-        "since": rollout.started_at.astimezone(UTC).replace(tzinfo=None),
+        "since": since,
         "stream": trajectories,
         "window": milliseconds,
         "lag": int(REWARD_LAG.total_seconds() * 1000),
         "open": int((observed + settling).total_seconds() * 1000),
         "end": int((now - observed - 2 * settling).timestamp() * 1000) // milliseconds,
     }
+    before = timedelta(seconds=rollout.bake_seconds if rollout.strategy == "immediate" else 0)
     counted: dict[tuple[int, int], dict[str, _Counted]] = {}
     for row in warehouse.query(_OUTCOMES, asked).iter_rows(named=True):
         found = _of(counted, row["place"], row["step"], row["model_id"])
@@ -232,7 +235,7 @@ def windows_of(
     for row in _ratings(warehouse, asked, session_keys):
         found = _of(counted, row["place"], step_at(row["place"]), row["model_id"])
         found.rated, found.negative = found.rated + 1, found.negative + row["is_negative"]
-    for row in warehouse.query(_REWARDS, asked).iter_rows(named=True):
+    for row in warehouse.query(_REWARDS, asked | {"since": since - before}).iter_rows(named=True):
         _of(counted, row["place"], step_at(row["place"]), row["model_id"]).rewards.append(row["reward"])
     return [_window(rollout, *key, arms) for key, arms in sorted(counted.items())]
 

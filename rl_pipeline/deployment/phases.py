@@ -149,8 +149,10 @@ def set_traffic(state: DesiredState, model_id: str, share: float, cause: Cause) 
     if wanted >= 1:
         return _all_traffic(state, "set_traffic", cause)
     place = rollout.step + 1
-    later = [step for step in rollout.steps if wanted < step.share < 1]
-    steps = (*rollout.steps[:place], _last_split(rollout).model_copy(update={"share": wanted}), *later)
+    # One step for each share, upwards: a share that was lowered before is in the log several times.
+    later = {step.share: step for step in rollout.steps if wanted < step.share < 1}
+    upwards = (later[share] for share in sorted(later))
+    steps = (*rollout.steps[:place], _last_split(rollout).model_copy(update={"share": wanted}), *upwards)
     return _entered(state, "set_traffic", steps, place, cause)
 
 

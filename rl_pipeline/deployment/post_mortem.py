@@ -1,11 +1,12 @@
 """After a rollback: in which part of the sessions the candidate failed, the likely cause, and what to do about it."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from rl_pipeline.deployment.arrival import has_come_in
 from rl_pipeline.deployment.audit import AuditRow
 from rl_pipeline.deployment.slices import Session, Slice, excess_p_value, slices_of, worst_of
 from rl_pipeline.deployment.state import Change, Rollout, ServedModel
@@ -16,6 +17,9 @@ from rl_pipeline.stores.objects import Objects
 from rl_pipeline.stores.warehouse import Warehouse
 
 SETTLING = timedelta(minutes=1)
+"""So long after a rollback its last sessions may still be on their way."""
+PATIENCE = timedelta(minutes=30)
+"""So long after it their trajectories and rewards are waited for: then people want to know what is known."""
 MOST_SLICES = 10
 """That a report lists."""
 
@@ -138,6 +142,11 @@ class PostMortem:
     recommendation: str
     evidence: Mapping[str, Any]
     """As it was recorded with the rollback."""
+    told: int = 0
+    """Sessions of both models that gateways told of."""
+    without_trajectory: int = 0
+    """Those of them of which nobody knows what they were about."""
+    without_reward: int = 0
     url: str = ""
     """Where the text is kept, once it is."""
 
@@ -184,30 +193,45 @@ class PostMortem:
                 "",
                 f"How its sessions failed: {failures}.",
                 "",
+                f"Of {self.told} sessions, {self.without_trajectory} had no trajectory by then, so that nobody knows "
+                f"what they were about, and {self.without_reward} had no reward.",
+                "",
             )
         )
 
 
 def hold_post_mortems(
-    warehouse: Warehouse, objects: Objects, now: datetime, *, session_keys: Sequence[RedactionKey]
+    warehouse: Warehouse,
+    objects: Objects,
+    now: datetime,
+    *,
+    session_keys: Sequence[RedactionKey],
+    last_sequence: Callable[[], int],
 ) -> list[PostMortem]:
     """Look into the rollbacks that nobody has looked into yet, and keep what was found, for people and for machines.
 
-    A rollback is left alone for `SETTLING` first, until its last sessions and trajectories have come in.
+    A rollback is left alone until the trajectories that were published up to `SETTLING` after it are ingested and
+    scored, for `PATIENCE` at most. `last_sequence` is that of their stream.
     """
     import polars as pl
 
     due = warehouse.query(
         """
-        SELECT deployment_id FROM deployment_audit FINAL
+        SELECT deployment_id, max(at) AS rolled_back_at FROM deployment_audit FINAL
         WHERE event = 'rolled_back' AND deployment_id != '' AND at <= {until:DateTime64(3, 'UTC')}
             AND deployment_id NOT IN (SELECT deployment_id FROM post_mortems)
         GROUP BY deployment_id ORDER BY max(generation)
         """,
         {"until": (now - SETTLING).astimezone(UTC).replace(tzinfo=None)},
-    )["deployment_id"]
+    )
     held = []
-    for deployment_id in due:
+    for deployment_id, at in due.iter_rows():
+        rollout, _, _ = _rollback(warehouse, deployment_id)
+        models, until = (rollout.candidate, rollout.control), at + SETTLING
+        if now < at + PATIENCE and not has_come_in(
+            warehouse, models, rollout.started_at, until, last_sequence=last_sequence
+        ):
+            continue
         found = post_mortem(warehouse, deployment_id, session_keys=session_keys)
         key = f"post-mortems/{deployment_id}.md"
         objects.put(key, found.text.encode())
@@ -257,6 +281,9 @@ def post_mortem(warehouse: Warehouse, deployment_id: str, *, session_keys: Seque
         cause=finding.cause,
         recommendation=finding.recommendation,
         evidence=change.evidence,
+        told=len(rows),
+        without_trajectory=sum(not row["is_known"] for row in rows),
+        without_reward=sum(row["reward"] is None for row in rows),
     )
 
 
@@ -286,9 +313,9 @@ def _sessions(warehouse: Warehouse, rollout: Rollout, session_keys: Sequence[Red
     names = stored_names(session_keys, done)
     sessions = []
     for told in warehouse.query(_TOLD, asked).iter_rows(named=True):
-        name = names.get(told["session_id"], "")
-        reward = earned.get((name, told["model_id"]))
-        sessions.append({**_NOTHING_DONE, **done.get(name, {}), "reward": reward, **told})
+        name = names.get(told["session_id"])
+        facts = {"is_known": name is not None, "reward": earned.get((name, told["model_id"]))}
+        sessions.append({**(_NOTHING_DONE if name is None else done[name]), **facts, **told})
     return sessions
 
 

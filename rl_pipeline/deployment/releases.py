@@ -44,6 +44,9 @@ class RolloutPlan(BaseModel):
     rule: EvidenceRule = "evidence"
     explanation: str
     """Why so, for people."""
+    measured_against: str = ""
+    """The model that validation compared it with; empty where there was none, or where that was not kept. The plan
+    holds while this model is in service."""
 
 
 class Release(BaseModel):
@@ -79,6 +82,13 @@ class Release(BaseModel):
             bake_seconds=self.plan.bake_seconds,
             validation=self.validation,
         )
+
+    def renewed(
+        self, plan: RolloutPlan, validation: Mapping[str, Any], now: datetime, *, needs_approval: bool
+    ) -> "Release":
+        """The release after its model was validated again."""
+        changed = {"plan": plan, "validation": dict(validation), "needs_approval": needs_approval, "changed_at": now}
+        return self.model_copy(update=changed)
 
     def ended(self, state: ReleaseState, explanation: str, now: datetime) -> "Release":
         """The release once it no longer waits."""
@@ -141,10 +151,10 @@ class Releases:
     ) -> Release:
         """Let the model of a training job wait for its rollout, under the next number; again, it is the same release.
 
-        It is called by its number unless `model_id` says otherwise; at an `endpoint` it is asked for by
-        `name_at_endpoint`. Its checkpoint is never pruned from now on. Raises
-        `NeverReleased` for a shadow job and for the id of another model, and `LeaseHeld` when somebody else gives
-        numbers out for minutes.
+        One that still waits takes the new plan if that was measured against another model than the old one. It is
+        called by its number unless `model_id` says otherwise; at an `endpoint` it is asked for by `name_at_endpoint`.
+        Its checkpoint is never pruned from now on. Raises `NeverReleased` for a shadow job and for the id of another
+        model, and `LeaseHeld` when somebody else gives numbers out for minutes.
         """
         if shadow:
             raise NeverReleased(
@@ -153,6 +163,10 @@ class Releases:
         with keep(leases, RELEASES_LEASE, training_job_id, _LEASE_SECONDS, patience_seconds=_PATIENCE_SECONDS):
             found = self.of_job(training_job_id)
             if found is not None:
+                is_new = found.state == "waiting" and plan.measured_against != found.plan.measured_against
+                if is_new:
+                    found = found.renewed(plan, validation, now, needs_approval=needs_approval)
+                    self._write([found])
                 return found
             if model_id is not None and self.of_model(model_id) is not None:
                 raise NeverReleased(f"{model_id} is another model already: give this one an id of its own")
@@ -195,6 +209,14 @@ class Releases:
     def newest(self, limit: int) -> list[Release]:
         """The latest releases, the newest first."""
         return self._read("true ORDER BY number DESC LIMIT {limit:UInt32}", {"limit": limit})
+
+    def outdated(self, serving: str) -> Release | None:
+        """The newest release that waits, if it was measured against another model than the one in service.
+
+        It has to be validated again; what is older waits in vain once this one is started.
+        """
+        waiting = self._read("state = 'waiting' ORDER BY number DESC LIMIT 1", {})
+        return next((release for release in waiting if release.plan.measured_against != serving), None)
 
     def sort_out(self, state: DesiredState, now: datetime) -> Release | None:
         """See `WaitingReleases.sort_out`."""

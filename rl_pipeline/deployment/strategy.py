@@ -52,11 +52,12 @@ def ramp(
     """The steps before the candidate has all the traffic, which takes `hours` at least.
 
     A canary goes from `initial` to 25 % after a quarter of the time and to 50 % after half of it, unless it has as much
-    already. Blue-green has one step, of 90 %, an A/B test one of `initial`, and an immediate rollout one of everything.
+    already. Blue-green has one step, of 90 %, an A/B test one of `initial`, and an immediate rollout one of everything,
+    which it leaves after its bake, with as many sessions as the last step of a canary needs.
     """
     seconds = hours * 3600
     if strategy == "immediate":
-        return (RampStep(share=1.0, min_seconds=0, min_samples=0),)
+        return (RampStep(share=1.0, min_seconds=0, min_samples=samples[-1]),)
     if strategy != "canary":
         share = BLUE_GREEN_SHARE if strategy == "blue_green" else initial
         return (RampStep(share=share, min_seconds=seconds, min_samples=samples[-1]),)

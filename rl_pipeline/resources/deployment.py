@@ -1,6 +1,6 @@
 """How this deployment validates and releases models, as a Dagster resource."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -15,8 +15,9 @@ from rl_pipeline.deployment.judging import judge
 from rl_pipeline.deployment.limits import Limits
 from rl_pipeline.deployment.outcomes import windows_of
 from rl_pipeline.deployment.releases import Releases
+from rl_pipeline.deployment.state import Rollout
 from rl_pipeline.deployment.traffic import TrafficController
-from rl_pipeline.deployment.windows import observed_seconds
+from rl_pipeline.deployment.windows import Window, observed_seconds
 from rl_pipeline.redaction.policy import RedactionKey
 from rl_pipeline.redaction.policy_file import read_keys
 from rl_pipeline.serving.traffic.choosing import TrafficChoice
@@ -80,12 +81,14 @@ class DeploymentResource(dg.ConfigurableResource[None]):
         return Controller(
             self.desk(stream, tables),
             Releases(tables),
-            lambda rollout, now: windows_of(
-                tables, rollout, now, observed=self.observed(), session_keys=self.session_keys()
-            ),
+            lambda rollout, now: self.windows(tables, rollout, now),
             judge,
             self.limits(),
         )
+
+    def windows(self, tables: Warehouse, rollout: Rollout, now: datetime) -> list[Window]:
+        """What sessions of a rollout came to, as far as it is known for good."""
+        return windows_of(tables, rollout, now, observed=self.observed(), session_keys=self.session_keys())
 
     def terms(self) -> RolloutTerms:
         """How models are let in."""

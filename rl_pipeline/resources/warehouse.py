@@ -7,6 +7,7 @@ import dagster as dg
 from pydantic import Field
 
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
+from rl_pipeline.stores.late_warehouse import LateWarehouse
 from rl_pipeline.stores.warehouse import Warehouse
 
 
@@ -21,6 +22,19 @@ class WarehouseResource(dg.ConfigurableResource[Warehouse]):
     @contextmanager
     def open(self) -> Iterator[Warehouse]:
         """A client for the length of the block; raises `WarehouseUnavailable` when there is no server."""
-        client = ClickHouseWarehouse.connect(self.url, database=self.database, user=self.user, password=self.password)
-        with closing(client):
+        with closing(self._connect()) as client:
             yield client
+
+    @contextmanager
+    def open_late(self, answer_seconds: int) -> Iterator[Warehouse]:
+        """A client that connects when it is first asked, for whoever has work to do without it too.
+
+        Once it did not answer for so long, every question raises `WarehouseUnavailable` at once.
+        """
+        with closing(LateWarehouse(lambda: self._connect(answer_seconds), self.database)) as client:
+            yield client
+
+    def _connect(self, answer_seconds: int = 300) -> Warehouse:
+        return ClickHouseWarehouse.connect(
+            self.url, database=self.database, user=self.user, password=self.password, answer_seconds=answer_seconds
+        )

@@ -81,8 +81,12 @@ class ClickHouseWarehouse:
         self._result_settings = _RESULT | {"output_format_arrow_compression_method": "none" if near else "lz4_frame"}
 
     @classmethod
-    def connect(cls, url: str, database: str, user: str = "default", password: str = "") -> "ClickHouseWarehouse":
+    def connect(
+        cls, url: str, database: str, user: str = "default", password: str = "", *, answer_seconds: int = 300
+    ) -> "ClickHouseWarehouse":
         """Connect to ClickHouse's HTTP interface at `url`. The database need not exist yet.
+
+        A server that is silent for `answer_seconds` counts as away.
 
         No session: ClickHouse runs the queries of one session one after the other.
         """
@@ -105,6 +109,7 @@ class ClickHouseWarehouse:
                 username=user,
                 password=password,
                 compress=False,
+                send_receive_timeout=answer_seconds,
                 autogenerate_session_id=False,
                 pool_mgr=pool,
                 dedicated_pool=not near,

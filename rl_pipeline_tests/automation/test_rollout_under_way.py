@@ -8,9 +8,11 @@ import dagster as dg
 import pytest
 
 from rl_pipeline.assets.deployed_models import deployed_models
+from rl_pipeline.deployment.audit import WarehouseAudit
 from rl_pipeline.deployment.post_mortem import SETTLING
 from rl_pipeline.deployment.state import RampStep
 from rl_pipeline.embedded.nats_server import NatsServer
+from rl_pipeline.embedded.ports import free_port
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.stores.disk import DiskObjects
 from rl_pipeline.stores.jetstream import JetStream
@@ -67,6 +69,40 @@ def test_a_rollback_shows_on_the_job_of_the_model_that_was_taken_back(releasing:
     assert observed(releasing.instance, "sabotage") == ["deployed", "rolled_back"]
 
 
+def test_a_bad_model_is_taken_back_with_the_warehouse_away_and_what_needs_it_catches_up(
+    releasing: ReleasePlace, clickhouse_url: str
+) -> None:
+    release = releasing.let_in("sabotage")
+    releasing.clickhouse_url = f"http://127.0.0.1:{free_port()}"
+    releasing.new.behaviour = stub_backend.answer_500
+
+    def is_out() -> bool:
+        releasing.ask_many(20)
+        assert not releasing.look().asset_events
+        return release.model.model_id in releasing.state().retired
+
+    wait_until(is_out, "its rollback", seconds=240)
+    rolled_back = releasing.state()
+    assert (rolled_back.change.reason, rolled_back.change.evidence["mode"]) == ("high_error_rate", "watchdog")
+    assert [row.state.change.event for row in WarehouseAudit(releasing.tables).recent(1)] == ["deployed"]
+    releasing.clickhouse_url = clickhouse_url
+    releasing.look()
+    assert WarehouseAudit(releasing.tables).recent(1)[0].state == rolled_back
+    assert observed(releasing.instance, "sabotage") == ["deployed", "rolled_back"]
+    assert releasing.announced()[-1].metadata.event == "rolled_back"
+    told = releasing.tables.query("SELECT countIf(failed) AS failed, count() AS all FROM serving_outcomes FINAL")
+    assert told["all"][0] > told["failed"][0] > 0, "what sessions came to meanwhile is stored"
+
+
+def test_what_a_person_has_done_shows_on_the_job_too(releasing: ReleasePlace) -> None:
+    release = releasing.let_in("job-1")
+    releasing.commands().roll_back("users complain")
+    releasing.look()
+    assert observed(releasing.instance, "job-1") == ["deployed", "rolled_back"]
+    assert not releasing.look().asset_events, "it is told once"
+    assert release.model.model_id in releasing.state().retired
+
+
 def test_a_rollback_leaves_its_post_mortem_on_that_job_once(releasing: ReleasePlace) -> None:
     long_ago = datetime.now(UTC) - 3 * SETTLING
     release = releasing.release("sabotage")
@@ -80,6 +116,34 @@ def test_a_rollback_leaves_its_post_mortem_on_that_job_once(releasing: ReleasePl
     assert f"# {release.model.model_id} was rolled back" in str(told["post_mortem"])
     assert DiskObjects(releasing.directory / "released").get(f"post-mortems/{release.deployment_id}.md")
     assert not releasing.look().asset_events, "nobody looks into it twice"
+
+
+@pytest.mark.parametrize("ending", ["promote", "roll_back"])
+def test_an_ab_test_that_ends_leaves_its_report_on_that_job_once(releasing: ReleasePlace, ending: str) -> None:
+    release = releasing.release("job-1")
+    releasing.commands().start_ab_test(
+        release.model, 0.5, "which is better?", deployment_id=release.deployment_id, bake_seconds=3600
+    )
+    wait_until(releasing.follows)
+    releasing.ask_many(20)
+
+    def is_counted() -> bool:
+        assert not releasing.look().asset_events or not materialized(releasing.instance, "job-1")
+        return bool(releasing.tables.query("SELECT count() AS n FROM serving_outcomes FINAL")["n"][0] == 20)
+
+    wait_until(is_counted, "its sessions")
+    if ending == "promote":
+        releasing.commands().promote("it is better", model_id=release.model.model_id)
+    else:
+        releasing.commands().roll_back("it is not better")
+    releasing.look()
+    [told] = materialized(releasing.instance, "job-1")
+    assert (told["event"], told["model"]) == ("ab_test_ended", release.model.model_id)
+    assert f"A/B test of {release.model.model_id} against {FIRST}" in str(told["ab_report"])
+    kept = DiskObjects(releasing.directory / "released").get(f"ab-tests/{release.deployment_id}.md")
+    assert kept.decode() == told["ab_report"]
+    releasing.look()
+    assert len(materialized(releasing.instance, "job-1")) == 1
 
 
 def test_the_first_look_of_all_puts_the_base_model_into_service(

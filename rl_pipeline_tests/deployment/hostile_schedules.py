@@ -108,6 +108,7 @@ class HostileSchedule:
             **{f"watchdog {number}": partial(self._watch, number) for number in range(2)},
             **{gateway.name: partial(self._follow, gateway) for gateway in self.gateways},
             "operator": self._operate,
+            "validation": self._validate,
         }
 
     def run(self) -> list[str]:
@@ -182,9 +183,12 @@ class HostileSchedule:
         return found
 
     def _check_that_it_may_be_recorded(self, state: DesiredState) -> None:
-        """Nothing is raised before the row of what was before is there."""
+        """Nothing is raised before the row of what was before is there, or on what another model was measured by."""
         if state.change.event in RAISING and state.previous_hash not in self.audit.rows:
             self.found.append(f"generation {state.generation} is {state.change.event} before its predecessor has a row")
+        measured_against = state.change.evidence.get("measured_against")
+        if state.rollout and measured_against and measured_against != state.rollout.control:
+            self.found.append(f"{state.rollout.candidate} starts on a verdict against {measured_against}")
 
     def _begun(self, does: Callable[[], object]) -> greenlet:
         def body() -> None:
@@ -224,7 +228,10 @@ class HostileSchedule:
         if len(self.releases.releases) < 3 and self._happens(chances.release, "releases"):
             number, quality = len(self.releases.releases) + 1, self.chance.choice(("good", "bad"))
             asks = self.chance.random() < 0.2
-            self.releases.releases[number] = a_release(number, f"{quality}-{number}", needs_approval=asks)
+            serving = DesiredState.decoded(self.states.values[-1].data).serving if self.states.values else "old"
+            self.releases.releases[number] = a_release(
+                number, f"{quality}-{number}", needs_approval=asks, measured_against=serving
+            )
         if self._happens(chances.order, "orders"):
             self.orders.append(self.chance.choice(ORDERS))
 
@@ -258,6 +265,20 @@ class HostileSchedule:
     def _operate(self) -> None:
         if self.orders:
             self.orders.pop(0)(Commands(self.desk, by="operator", now=self.now))
+        self.world.point()
+
+    def _validate(self) -> None:
+        """What was measured against another model than the one in service is validated again, which takes its time."""
+        current = record.read(self.states)
+        for number, release in list(self.releases.releases.items()):
+            if current and release.plan.measured_against != current.state.serving:
+                plan = release.plan.model_copy(update={"measured_against": current.state.serving})
+                self.audit._reach()
+                newest = self.releases.releases[number]
+                if newest.state == "waiting":
+                    again = newest.renewed(plan, newest.validation, self.now, needs_approval=newest.needs_approval)
+                    self.releases.releases[number] = again
+                    self.happened["releases validated again"] += 1
         self.world.point()
 
     def _follow(self, gateway: SimulatedGateway) -> None:

@@ -45,7 +45,9 @@ class KeptPlace:
         """One more model; every second one is bad."""
         number = len(Releases(self.warehouse).newest(1000)) + 1
         released: dict[str, Any] = {"checkpoint_path": None, "manifest_sha256": None, "base_model": "small"}
-        released |= {"plan": PLAN, "validation": VALIDATION, "needs_approval": False, "shadow": False, "now": NOW}
+        current = record.read(self.states)
+        plan = PLAN.model_copy(update={"measured_against": current.state.serving if current else ""})
+        released |= {"plan": plan, "validation": VALIDATION, "needs_approval": False, "shadow": False, "now": NOW}
         Releases(self.warehouse).release(JetStreamLeases(self.stream), training_job_id=f"job-{number}", **released)
 
     def controller(self) -> Controller:

@@ -59,7 +59,10 @@ class PlayedPlace:
         return Watchdog(self.traffic, self.states, keeping or self.memory, self.judge).look(self.now)
 
     def release(self, number: int, model_id: str, *, needs_approval: bool = False) -> None:
-        self.releases.releases[number] = a_release(number, model_id, needs_approval=needs_approval)
+        """A model that was validated against the one in service."""
+        self.releases.releases[number] = a_release(
+            number, model_id, needs_approval=needs_approval, measured_against=self.state.serving
+        )
 
     def rolling_out(self, model_id: str = "new") -> DesiredState:
         """A rollout that has begun and that every gateway follows."""

@@ -65,6 +65,8 @@ class ReleasePlace:
     """Serves whatever is released."""
     deployment: dict[str, Any] = field(default_factory=dict)
     """Fields of the `DeploymentResource` that are not as usual."""
+    cursor: str | None = None
+    """Of the sensor, as Dagster keeps it."""
 
     def resources(self) -> dict[str, Any]:
         """As Dagster has them."""
@@ -115,7 +117,13 @@ class ReleasePlace:
         self, job: str, steps: Sequence[RampStep] = HALF, *, bake_seconds: float = 0, needs_approval: bool = False
     ) -> Release:
         """A validated model that waits for its rollout."""
-        plan = RolloutPlan(strategy="canary", steps=tuple(steps), bake_seconds=bake_seconds, explanation="a test")
+        plan = RolloutPlan(
+            strategy="canary",
+            steps=tuple(steps),
+            bake_seconds=bake_seconds,
+            explanation="a test",
+            measured_against=self.state().serving,
+        )
         return Releases(self.tables).release(
             JetStreamLeases(self.messages),
             training_job_id=job,
@@ -138,9 +146,11 @@ class ReleasePlace:
         return release
 
     def look(self) -> dg.SensorResult:
-        """What Dagster's daemon does with the sensor: evaluate it, and keep its events."""
-        result = rollout_under_way(dg.build_sensor_context(instance=self.instance, resources=self.resources()))
+        """What Dagster's daemon does with the sensor: evaluate it, and keep its events and its cursor."""
+        context = dg.build_sensor_context(instance=self.instance, resources=self.resources(), cursor=self.cursor)
+        result = rollout_under_way(context)
         assert isinstance(result, dg.SensorResult)
+        self.cursor = result.cursor
         for event in result.asset_events:
             self.instance.report_runless_asset_event(event)
         return result

@@ -56,14 +56,22 @@ def started(strategy: Strategy = "canary", steps: tuple[RampStep, ...] = RAMP) -
     return phases.start(first_state(), a_model("new"), rollout, because(), approved=True)
 
 
-def a_release(number: int, model_id: str | None = None, *, needs_approval: bool = False) -> Release:
+def a_release(
+    number: int, model_id: str | None = None, *, needs_approval: bool = False, measured_against: str = "old"
+) -> Release:
     name = model_id or f"agent-zero-rl-v{number}"
     return Release(
         training_job_id=f"job-of-{name}",
         number=number,
         deployment_id=f"deployment-of-{name}",
         model=a_model(name),
-        plan=RolloutPlan(strategy="canary", steps=RAMP, bake_seconds=120, explanation="it is better"),
+        plan=RolloutPlan(
+            strategy="canary",
+            steps=RAMP,
+            bake_seconds=120,
+            explanation="it is better",
+            measured_against=measured_against,
+        ),
         validation=VALIDATION,
         needs_approval=needs_approval,
         released_at=NOW,

@@ -2,20 +2,24 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rl_pipeline.deployment.admission import NotAdmitted, RolloutTerms, admit
-from rl_pipeline.deployment.releases import NeverReleased, Release
+from rl_pipeline.deployment.releases import NeverReleased, Release, Releases
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
+from rl_pipeline.stores.disk import DiskObjects
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.stores.jetstream_lease import JetStreamLeases
-from rl_pipeline.validation.storing import NothingToValidate, NotValidated
+from rl_pipeline.validation.storing import NothingToValidate, NotValidated, candidate_of, store_report
 from rl_pipeline.validation.verdict import ValidationReport
 from rl_pipeline_tests.training.job_tables import emptied, migrated_database
 from rl_pipeline_tests.validation.stored_reports import NOW, a_report, store_a_report, store_checkpoint, without_control
+
+HOUR = timedelta(hours=1)
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +44,11 @@ class Door:
     def judged(self, report: ValidationReport, job: str = "job") -> None:
         store_checkpoint(self.tables, job)
         store_a_report(self.tables, self.directory, job, report)
+
+    def judged_again(self, report: ValidationReport, control: str, now: datetime) -> None:
+        """Against another model."""
+        objects, candidate = DiskObjects(self.directory), candidate_of(self.tables, "job")
+        store_report(self.tables, objects, candidate, report, control=control, seconds=1.0, now=now)
 
     def admit(self, job: str = "job", terms: RolloutTerms | None = None, **more: Any) -> Release:
         return admit(self.tables, self.leases, job, terms or RolloutTerms(), now=NOW, **more)
@@ -91,6 +100,21 @@ def test_what_did_not_pass_stays_out(
     with pytest.raises(NotAdmitted, match=why):
         door.admit()
     assert door.tables.query("SELECT count() AS n FROM model_releases")["n"][0] == 0
+
+
+def test_a_release_that_waits_follows_what_its_checkpoint_is_validated_against_next(door: Door) -> None:
+    door.judged(a_report(points=0.20))
+    first = door.admit()
+    assert (first.plan.strategy, first.plan.measured_against) == ("blue_green", "old")
+    door.judged_again(a_report(points=0.02), "newer", NOW + HOUR)
+    again = door.admit()
+    assert (again.number, again.plan.strategy, again.plan.measured_against) == (first.number, "canary", "newer")
+    door.judged_again(a_report(points=-0.2), "newest", NOW + 2 * HOUR)
+    with pytest.raises(NotAdmitted, match="worse than the model in service"):
+        door.admit()
+    refused = Releases(door.tables).of_job("job")
+    assert refused is not None
+    assert (refused.state, "worse than the model in service" in refused.explanation) == ("refused", True)
 
 
 def test_nobody_gets_past_validation(door: Door) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from rl_pipeline.deployment import phases, record
 from rl_pipeline.deployment.audit import AuditRow, WarehouseAudit, catch_up, newest_row, verify_audit
+from rl_pipeline.deployment.phases import Cause
 from rl_pipeline.deployment.record import Recorded
 from rl_pipeline.deployment.state import DesiredState
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
@@ -35,7 +36,9 @@ def log(warehouse: ClickHouseWarehouse) -> WarehouseAudit:
 def a_chain() -> list[DesiredState]:
     states = [first_state()]
     rollout = a_rollout()
-    states.append(phases.start(states[-1], a_model("new"), rollout, because("it is better"), approved=True))
+    # A moment that the table cannot hold to its end, and figures as a judgement has them.
+    found = Cause("it is better", "tester", NOW.replace(microsecond=987_999), {"errors": 8, "rate": 0.1, "über": None})
+    states.append(phases.start(states[-1], a_model("new"), rollout, found, approved=True))
     states.append(phases.advance(states[-1], because("time_and_samples")))
     states.append(phases.roll_back(states[-1], because("high_error_rate")))
     states.append(phases.freeze(states[-1], because("an incident")))
@@ -118,6 +121,8 @@ TAMPERED = [
     ("state = replaceOne(state, 'it is better', 'it is worse!')", "generation 2: its state was changed"),
     ("reason = 'another'", "generation 2: its reason is not that of its state"),
     ("by = 'nobody'", "generation 2: its by is not that of its state"),
+    ("at = at + INTERVAL 1 MILLISECOND", "generation 2: its at is not that of its state"),
+    ("evidence = '{\"errors\": 7}'", "generation 2: its evidence is not that of its state"),
     ("state = '{}'", "generation 2: its state cannot be read"),
 ]
 

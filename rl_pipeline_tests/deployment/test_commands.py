@@ -7,6 +7,7 @@ from rl_pipeline.deployment.phases import TransitionRefused
 from rl_pipeline.deployment.record import NothingDeployed, RecordBusy
 from rl_pipeline.stores.warehouse import WarehouseUnavailable
 from rl_pipeline_tests.deployment.places import PlayedPlace
+from rl_pipeline_tests.deployment.simulated_stores import HISTORY
 from rl_pipeline_tests.deployment.states import a_model
 
 
@@ -147,6 +148,29 @@ def test_a_promoted_model_is_taken_back_by_name(place: PlayedPlace) -> None:
     state = place.commands().roll_back("it was better before", model_id="new")
     assert (state.serving, state.retired, state.change.deployment_id) == ("old", ("new",), "deployment-of-new")
     assert place.routed() == [{"old": 1.0}] * 2
+
+
+def test_a_promoted_model_is_taken_back_after_the_record_was_restored(place: PlayedPlace) -> None:
+    promoted(place)
+    place.states.values = []
+    place.tick()
+    assert (place.state.change.event, len(place.states.values)) == ("restored", 1)
+    place.world.warehouse_is_up = False
+    with pytest.raises(WarehouseUnavailable):
+        place.commands().roll_back("it was better before", model_id="new")
+    place.world.warehouse_is_up = True
+    state = place.commands().roll_back("it was better before", model_id="new")
+    assert (state.serving, state.retired, state.change.deployment_id) == ("old", ("new",), "deployment-of-new")
+    assert place.routed() == [{"old": 1.0}] * 2
+
+
+def test_a_promoted_model_is_taken_back_after_more_changes_than_the_record_remembers(place: PlayedPlace) -> None:
+    promoted(place)
+    for _ in range(HISTORY // 2):
+        place.commands().freeze("careful")
+        place.commands().unfreeze("go on")
+    state = place.commands().set_traffic("old", 100, "PUT /admin/traffic")
+    assert (state.serving, state.change.deployment_id) == ("old", "deployment-of-new")
 
 
 def test_a_first_model_has_nobody_before_it(place: PlayedPlace) -> None:

@@ -205,6 +205,25 @@ def test_the_newest_release_is_started_and_older_ones_are_superseded(place: Play
     assert state.rollout.candidate == "v4"
 
 
+def test_a_release_measured_against_a_model_that_no_longer_serves_waits_until_it_is_validated_again(
+    place: PlayedPlace,
+) -> None:
+    place.rolling_out("second")
+    place.release(2, "third")
+    for _ in range(2):
+        place.commands().promote("in a hurry", model_id="second")
+    tick = place.tick()
+    assert (tick.changes, place.state.rollout, place.releases.releases[2].state) == ([], None, "waiting")
+    assert tick.pending == [
+        "third was measured against old, and second is in service: "
+        "it waits until `release_policy` has validated job-of-third again"
+    ]
+    place.release(2, "third")
+    rollout = place.tick().changes[0].rollout
+    assert rollout is not None
+    assert (rollout.candidate, rollout.control) == ("third", "second")
+
+
 def test_a_release_that_a_gateway_has_fenced_is_refused(place: PlayedPlace) -> None:
     place.nodes[0].fence("new", "somebody knows it")
     place.release(1, "new")

@@ -326,3 +326,20 @@ def test_what_is_told_of_a_bake_is_since_when_it_fails() -> None:
     assert judgement.verdict == "roll_back"
     assert judgement.evidence["bake"]["since"] == fault[0].start.isoformat()
     assert f"{fault[0].start:%H:%M} UTC" in judgement.explanation
+
+
+def test_where_nothing_can_be_split_too_many_errors_take_the_candidate_back_at_once() -> None:
+    bad = windows(Arm(sessions=20, errors=8), Arm(), share=1.0)
+    switched = rollout(strategy="immediate", steps=ramp("immediate", 1.0, 4))
+    assert judged(bad, "baking", of=rollout(strategy="canary", steps=switched.steps)).verdict == "recheck"
+    assert judged(bad, "baking", of=switched).verdict == "roll_back"
+
+
+def test_rewards_of_the_time_before_are_no_part_of_the_plain_rule() -> None:
+    before = [Window(START - timedelta(hours=1), 0, 1.0, Arm(), Arm(rewards=(0.9,) * 50))]
+    after = windows(Arm(rewards=(0.2,)), Arm(), share=1.0)
+    switched = rollout(strategy="immediate", steps=ramp("immediate", 1.0, 4))
+    found = judged(before + after, "baking", of=switched)
+    assert (found.verdict, found.reason) == ("hold", "worse_than_before")
+    assert found.evidence["one_after_the_other"]["difference"]["value"] == pytest.approx(-0.7)
+    assert found.evidence["plain_rule"]["would_have_rolled_back_at"] is None

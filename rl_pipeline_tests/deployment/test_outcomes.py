@@ -13,7 +13,7 @@ from rl_pipeline.contracts import ServingOutcome, serialize
 from rl_pipeline.deployment.judging import judge
 from rl_pipeline.deployment.limits import Limits
 from rl_pipeline.deployment.outcomes import REWARD_LAG, SERVING_STREAM, drain_outcomes, windows_of
-from rl_pipeline.deployment.state import Rollout
+from rl_pipeline.deployment.state import RampStep, Rollout
 from rl_pipeline.deployment.windows import (
     CLOSED_SECONDS,
     OBSERVED_SECONDS,
@@ -304,6 +304,19 @@ def test_rewards_come_into_the_window_after_they_were_scored_in_their_order(ware
         (60, 1, 0.25, Arm(1), Arm()),
         (65 + lag, 1, 0.25, Arm(), Arm(rewards=(0.7, 0.7))),
     ]
+
+
+def test_where_nothing_is_split_the_rewards_of_the_time_before_are_there_too(warehouse: ClickHouseWarehouse) -> None:
+    choose_configuration(warehouse, "configuration-1", START - timedelta(days=1))
+    store_rewards(warehouse, 1, at=START - 40 * WINDOW, totals=(0.8,), model="old")
+    store_rewards(warehouse, 1, at=START - 400 * WINDOW, totals=(0.1,), model="old", first=11)
+    whole = (RampStep(share=1, min_seconds=0, min_samples=9),)
+    rollout = ROLLOUT.model_copy(update={"strategy": "immediate", "steps": whole, "bake_seconds": 3600})
+    lag = REWARD_LAG // WINDOW
+    assert counts(windows_of(warehouse, rollout, LATER, session_keys=[KEY])) == [
+        (lag - 40, 0, 1.0, Arm(), Arm(rewards=(0.8,)))
+    ]
+    assert windows_of(warehouse, ROLLOUT, LATER, session_keys=[KEY]) == []
 
 
 def test_a_reward_that_is_computed_or_published_again_changes_no_window(warehouse: ClickHouseWarehouse) -> None:

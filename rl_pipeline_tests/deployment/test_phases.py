@@ -1,5 +1,6 @@
 """How the desired state may change, walked in full and at random."""
 
+import contextlib
 from collections.abc import Callable
 from datetime import timedelta
 from itertools import pairwise
@@ -230,6 +231,31 @@ def test_an_operator_sets_any_share_within_a_rollout_and_the_ramp_goes_on_from_t
     assert lowered.weights == {"old": 0.8, "new": 0.2}
     assert lowered.rollout is not None
     assert [step.share for step in lowered.rollout.steps] == [0.1, 0.3, 0.5, 0.2, 0.3, 0.5]
+
+
+def test_a_ramp_that_was_lowered_twice_by_hand_rises_again() -> None:
+    state = phases.advance(phases.advance(started(), because()), because())
+    for share in (0.2, 0.15):
+        state = phases.set_traffic(state, "new", share, because())
+    assert state.rollout is not None
+    assert [step.share for step in state.rollout.steps] == [0.1, 0.25, 0.5, 0.2, 0.15, 0.2, 0.25, 0.5]
+
+
+@given(st.lists(st.sampled_from([None, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7]), max_size=12))
+def test_whatever_was_ordered_by_hand_the_steps_to_come_rise(orders: list[float | None]) -> None:
+    """None is a step that the evidence allowed."""
+    state = started()
+    for share in orders:
+        with contextlib.suppress(TransitionRefused):
+            if share is None:
+                state = phases.advance(state, because())
+            else:
+                state = phases.set_traffic(state, "new", share, because())
+        assert state.rollout is not None
+        entered = [step.share for step in state.rollout.steps[: state.rollout.step + 1]]
+        to_come = [step.share for step in state.rollout.steps[state.rollout.step :]]
+        assert to_come == sorted(set(to_come))
+        assert state.weights["new"] == entered[-1]
 
 
 @pytest.mark.parametrize(("model", "share"), [("old", 1.0), ("new", 0.0)])

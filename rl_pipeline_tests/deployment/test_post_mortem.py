@@ -15,8 +15,10 @@ from rl_pipeline.deployment.audit import AuditRow, WarehouseAudit
 from rl_pipeline.deployment.phases import Cause
 from rl_pipeline.deployment.post_mortem import (
     FINDINGS,
+    PATIENCE,
     SETTLING,
     NoRollback,
+    PostMortem,
     context_bucket,
     hold_post_mortems,
     post_mortem,
@@ -256,12 +258,67 @@ def test_what_was_not_rolled_back_has_no_post_mortem(warehouse: ClickHouseWareho
         post_mortem(warehouse, "deployment-of-new", session_keys=[KEY])
 
 
+def hold(warehouse: ClickHouseWarehouse, path: Path, now: datetime, last_sequence: int = 0) -> list[PostMortem]:
+    return hold_post_mortems(warehouse, DiskObjects(path), now, session_keys=[KEY], last_sequence=lambda: last_sequence)
+
+
+def ingest(warehouse: ClickHouseWarehouse, sequences: range, at: datetime) -> None:
+    """The ledger has these sequences of the stream."""
+    rows = [
+        {"stream": "RL_TRAJECTORIES", "sequence": number, "stream_time": at, "verdict": "accepted", "revision": 1}
+        for number in sequences
+    ]
+    warehouse.insert("trajectory_ledger", pl.DataFrame(rows))
+
+
+def test_a_rollback_is_looked_into_once_its_trajectories_are_ingested_and_scored(
+    warehouse: ClickHouseWarehouse, tmp_path: Path
+) -> None:
+    sessions = Sessions()
+    for model in ("new", "old", "new"):
+        sessions.add(model)
+    late = sessions.rewards.pop()
+    sessions.store(warehouse)
+    roll_back(warehouse, "high_error_rate")
+    assert hold(warehouse, tmp_path, END + SETTLING, last_sequence=9) == [], "nothing is ingested yet"
+    ingest(warehouse, range(1, 4), END)
+    assert hold(warehouse, tmp_path, END + SETTLING, last_sequence=9) == [], "not up to the rollback"
+    ingest(warehouse, range(4, 5), END + SETTLING)
+    assert hold(warehouse, tmp_path, END + SETTLING, last_sequence=9) == [], "one is not scored"
+    warehouse.insert("rewards", pl.DataFrame([late]))
+    (held,) = hold(warehouse, tmp_path, END + SETTLING, last_sequence=9)
+    assert (held.told, held.without_trajectory, held.without_reward) == (3, 0, 0)
+
+
+def test_a_stream_in_which_nothing_waits_is_not_waited_for(warehouse: ClickHouseWarehouse, tmp_path: Path) -> None:
+    roll_back(warehouse, "high_error_rate")
+    ingest(warehouse, range(1, 4), START)
+    assert hold(warehouse, tmp_path, END + SETTLING, last_sequence=4) == []
+    assert len(hold(warehouse, tmp_path, END + SETTLING, last_sequence=3)) == 1
+
+
+def test_patience_ends_and_the_report_says_what_was_missing(warehouse: ClickHouseWarehouse, tmp_path: Path) -> None:
+    sessions = Sessions()
+    for number in range(5):
+        sessions.add(("new", "old")[number % 2])
+    del sessions.trajectories[3:], sessions.rewards[1:]
+    sessions.store(warehouse)
+    roll_back(warehouse, "high_error_rate")
+    before = END + PATIENCE - timedelta(seconds=1)
+    assert hold(warehouse, tmp_path, before, last_sequence=9) == []
+    (held,) = hold(warehouse, tmp_path, END + PATIENCE, last_sequence=9)
+    assert (held.told, held.without_trajectory, held.without_reward) == (5, 2, 4)
+    assert "Of 5 sessions, 2 had no trajectory by then" in held.text
+    (row,) = warehouse.query("SELECT report FROM post_mortems FINAL").to_dicts()
+    assert json.loads(row["report"])["without_trajectory"] == 2
+
+
 def test_each_rollback_is_looked_into_once_and_kept(warehouse: ClickHouseWarehouse, tmp_path: Path) -> None:
     roll_back(warehouse, "high_error_rate")
     objects = DiskObjects(tmp_path)
-    assert hold_post_mortems(warehouse, objects, END, session_keys=[KEY]) == []
-    (held,) = hold_post_mortems(warehouse, objects, END + SETTLING, session_keys=[KEY])
-    assert hold_post_mortems(warehouse, objects, END + SETTLING, session_keys=[KEY]) == []
+    assert hold(warehouse, tmp_path, END) == []
+    (held,) = hold(warehouse, tmp_path, END + SETTLING)
+    assert hold(warehouse, tmp_path, END + SETTLING) == []
     assert objects.get("post-mortems/deployment-of-new.md").decode() == held.text
     assert held.url == objects.url("post-mortems/deployment-of-new.md")
     (row,) = warehouse.query("SELECT * FROM post_mortems FINAL").to_dicts()

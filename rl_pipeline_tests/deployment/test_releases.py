@@ -18,7 +18,8 @@ from rl_pipeline.stores.jetstream_lease import JetStreamLeases
 from rl_pipeline_tests.deployment.states import NOW, RAMP, VALIDATION, a_release, because, first_state
 from rl_pipeline_tests.training.job_tables import emptied, migrated_database
 
-PLAN = RolloutPlan(strategy="canary", steps=RAMP, bake_seconds=60, explanation="hardly better")
+PLAN = RolloutPlan(strategy="canary", steps=RAMP, bake_seconds=60, explanation="hardly better", measured_against="old")
+HOUR = timedelta(hours=1)
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +67,24 @@ def test_a_job_is_released_once(warehouse: ClickHouseWarehouse, stream: JetStrea
     first = release(warehouse, stream, "job-1")
     assert release(warehouse, stream, "job-1", now=NOW + timedelta(hours=1)) == first
     assert warehouse.query("SELECT count() AS n FROM model_releases")["n"][0] == 1
+
+
+def test_a_release_that_waits_takes_the_plan_of_its_new_validation_and_a_started_one_keeps_its_own(
+    warehouse: ClickHouseWarehouse, stream: JetStream
+) -> None:
+    first, releases = release(warehouse, stream, "job-1"), Releases(warehouse)
+    assert releases.outdated("old") is None
+    assert releases.outdated("newer") == first
+    plan = RolloutPlan(
+        strategy="blue_green", steps=RAMP, bake_seconds=9, explanation="better", measured_against="newer"
+    )
+    again = release(warehouse, stream, "job-1", plan=plan, validation={}, needs_approval=True, now=NOW + HOUR)
+    assert again == first.renewed(plan, {}, NOW + HOUR, needs_approval=True)
+    assert releases.of_job("job-1") == again
+    assert releases.outdated("newer") is None
+    releases.refuse(again, "never", NOW)
+    assert release(warehouse, stream, "job-1").plan == plan
+    assert releases.outdated("old") is None, "it no longer waits"
 
 
 def test_jobs_that_are_released_at_once_get_numbers_of_their_own(

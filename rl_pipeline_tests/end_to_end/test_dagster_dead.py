@@ -50,7 +50,13 @@ def released(tmp_path_factory: pytest.TempPathFactory, backends: tuple[StubBacke
 def let_in(released: Releases, job: str, endpoint: str) -> model_releases.Release:
     """A model whose rollout Dagster has begun."""
     settings = released.training.settings
-    plan = model_releases.RolloutPlan(strategy="canary", steps=(HALF,), bake_seconds=0, explanation="a test")
+    plan = model_releases.RolloutPlan(
+        strategy="canary",
+        steps=(HALF,),
+        bake_seconds=0,
+        explanation="a test",
+        measured_against=released.state().serving,
+    )
     with open_stream(settings) as stream, closing(open_warehouse(settings)) as tables:
         release = model_releases.Releases(tables).release(
             JetStreamLeases(stream),

@@ -16,7 +16,7 @@ from aiohttp import web
 from rl_pipeline.assets.deployed_models import deployed_models
 from rl_pipeline.assets.validation_reports import validation_reports
 from rl_pipeline.deployment.audit import verify_audit
-from rl_pipeline.deployment.post_mortem import SETTLING, hold_post_mortems
+from rl_pipeline.deployment.post_mortem import PATIENCE, hold_post_mortems
 from rl_pipeline.deployment.record import read
 from rl_pipeline.redaction.policy_file import read_keys
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
@@ -171,8 +171,13 @@ def test_scenario_4_a_model_that_runs_out_of_memory_on_long_contexts_is_taken_ba
     agents.publish()
     objects = DiskObjects(releasing.directory / "released")
     [found] = hold_post_mortems(
-        releasing.tables, objects, datetime.now(UTC) + SETTLING, session_keys=read_keys(SESSION_KEY)
+        releasing.tables,
+        objects,
+        datetime.now(UTC) + PATIENCE,  # nobody scores here
+        session_keys=read_keys(SESSION_KEY),
+        last_sequence=lambda: releasing.messages.state("RL_TRAJECTORIES").last_sequence,
     )
+    assert found.without_trajectory < found.told == found.without_reward
     assert (found.deployment_id, found.training_job_id) == (release.deployment_id, "job-48")
     assert found.worst is not None
     assert (found.worst.dimension, found.worst.value) == ("context length", "16K to 64K")

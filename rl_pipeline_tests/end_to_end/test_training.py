@@ -96,6 +96,7 @@ def test_a_model_that_fails_is_taken_back_and_never_raised_again(training: Train
         steps=(RampStep(share=0.5, min_seconds=3600, min_samples=1000),),
         bake_seconds=0,
         explanation="a test",
+        measured_against=serving,
     )
     with failing_backend() as endpoint:
         with open_stream(training.settings) as stream, closing(open_warehouse(training.settings)) as tables:

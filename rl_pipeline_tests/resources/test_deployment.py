@@ -3,7 +3,7 @@
 import shlex
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,14 @@ from rl_pipeline.settings import load_settings
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.stores.jetstream_lease import JetStreamLeases
+from rl_pipeline_tests.deployment.test_outcomes import choose_configuration
 from rl_pipeline_tests.serving.running_gateway import TOKEN, GatewayProcess
 from rl_pipeline_tests.serving.stub_backend import StubBackend, stub_backends
-from rl_pipeline_tests.training.job_tables import emptied, migrated_database
+from rl_pipeline_tests.training.job_tables import emptied, migrated_database, store_rewards
 from rl_pipeline_tests.validation.stored_reports import a_report, store_a_report, store_checkpoint
 from rl_pipeline_tests.waiting import wait_until
 
-OLD, NEW = "base", "agent-zero-rl-v1"
+OLD, NEW = "old", "agent-zero-rl-v1"
 SERVED_AS = "job"
 """The name of the new model at its backend: that of its training job, as validation asked for it."""
 
@@ -151,6 +152,53 @@ def test_a_backend_that_is_asked_directly_is_switched(
     assert (pointed.model_id, pointed.endpoint) == (NEW, backend.endpoint)
     back = Commands(deployment.desk(stream, tables), "test", datetime.now(UTC)).roll_back("it is bad")
     assert (back.weights, switched.read_text().split()) == ({OLD: 1.0}, [OLD, SERVED_AS, OLD])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason", "phase"),
+    [
+        pytest.param((0.6, 0.7), (0.6, 0.7), "time_and_samples", "steady", id="as good as before"),
+        pytest.param((0.8, 0.9), (0.5, 0.6), "worse_than_before", "baking", id="worse"),
+        pytest.param((0.6, 0.7), (), "too_few_rewards", "baking", id="nobody publishes"),
+    ],
+)
+def test_a_model_that_took_over_at_once_bakes_by_its_rewards_or_asks_a_person(  # noqa: PLR0917 - pytest passes them by name
+    before: tuple[float, ...],
+    after: tuple[float, ...],
+    reason: str,
+    phase: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    stream: JetStream,
+    tables: ClickHouseWarehouse,
+) -> None:
+    deployment = chosen(
+        monkeypatch,
+        tmp_path,
+        TRAFFIC_CONTROLLER="direct",
+        TRAFFIC_COMMAND="true",
+        SERVING_ENDPOINT="http://127.0.0.1:9",
+        CANARY_BAKE_HOURS="2",
+    )
+    state = rolled_out(deployment, stream, tables, tmp_path).state
+    assert state is not None
+    assert (state.phase, state.weights) == ("baking", {NEW: 1.0})
+    began, controller = state.change.at, deployment.controller(stream, tables)
+    choose_configuration(tables, "configuration-1", began - timedelta(days=1))
+    store_rewards(tables, 200, at=began - timedelta(hours=1), totals=before, model=OLD)
+    if after:
+        store_rewards(tables, 150, at=began + timedelta(hours=1), totals=after, model=NEW, first=1001)
+    early = controller.tick(began + timedelta(minutes=110))
+    assert early.state is not None
+    assert early.state.phase == "baking", "it bakes for its time"
+    tick = controller.tick(began + timedelta(hours=3))
+    assert tick.state is not None
+    assert tick.judgement is not None
+    assert (tick.judgement.reason, tick.state.phase) == (reason, phase)
+    if phase == "baking":
+        assert "a person decides: `rl-pipeline deployment promote` or `roll-back`" in tick.judgement.explanation
+        promoted = Commands(deployment.desk(stream, tables), "ada", began).promote("looked at it", model_id=NEW)
+        assert promoted.serving == NEW
 
 
 @pytest.mark.parametrize("command", ["false", "/nowhere/at/all"])
