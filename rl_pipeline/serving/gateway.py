@@ -47,7 +47,9 @@ class Gateway:
         self.figures = FiguresByModel()
         self.memory = Memory(observed_seconds(configuration.session_idle_seconds))
         self.outbox = Outbox(directory / "outbox", configuration.name, configuration.session_key)
-        self.sessions = Sessions(self.outbox.tell, self.figures, self.memory, configuration.session_idle_seconds)
+        self.sessions = Sessions(
+            self.outbox.tell, self.outbox.remember, self.figures, self.memory, configuration.session_idle_seconds
+        )
         patience = Patience(configuration.connect_seconds, configuration.silence_seconds, configuration.request_seconds)
         self.backends = Backends(
             patience, configuration.model_server, configuration.fetch, directory / "logs", self.reroute

@@ -4,6 +4,10 @@ A line is `<message id> TAB <outcome as JSON>`; both name the session by a keyed
 highest is being written, all lower ones are finished, and a file whose lines are all published is removed. `published`
 says how far the publishing came. What was published and not noted before a crash is published again under the same
 message ids, which the stream stores once.
+
+Beside them, `begun` and `begun-before` have the sessions of the last minutes that had begun, as lines of the same form:
+what nobody knew more of when the process was killed is told by the next one. What was told of them before counts first,
+because it has the same message id and the same key in `serving_outcomes`.
 """
 
 import contextlib
@@ -16,6 +20,7 @@ from pathlib import Path
 
 import orjson
 
+from rl_pipeline.deployment.windows import OBSERVED_SECONDS, WINDOW_SECONDS
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.redaction.policy import RedactionKey
 from rl_pipeline.redaction.session_names import stored_name
@@ -28,6 +33,8 @@ FILE_BYTES = 2**20
 MOST_FILES = 64
 """When so many are full, new outcomes are dropped, and counted."""
 BATCH_BYTES = 2**16
+BEGUN_SECONDS = WINDOW_SECONDS + OBSERVED_SECONDS + 10.0
+"""By then a session that has begun was told."""
 PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 5.0
 
@@ -49,6 +56,9 @@ class Outbox:
         self._number = max(numbers(directory), default=0) + 1
         self._file = self._opened(self._number)
         self._size = 0
+        self._begun, self._begun_before = directory / "begun", directory / "begun-before"
+        self._begun_since = 0.0
+        self._tell_what_was_left()
 
     def tell(self, sessions: Sequence[Session]) -> None:
         """Append the sessions' outcomes; when this returns they outlive the process."""
@@ -62,9 +72,32 @@ class Outbox:
         self.problem = problem
         self.has_more.set()
 
+    def remember(self, sessions: Sequence[Session], now: float) -> None:
+        """Keep that the sessions have begun, for the case that this process cannot tell of them any more."""
+        # A disk that is full is told of by `tell`; until there is room, a crash loses these as it did before.
+        with contextlib.suppress(OSError):
+            if now - self._begun_since >= BEGUN_SECONDS:
+                if self._begun.exists():
+                    self._begun.replace(self._begun_before)
+                self._begun_since = now
+            with open(self._begun, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as lines:
+                lines.write(b"".join(map(self._line, sessions)))
+
     def close(self) -> None:
-        """Write no more."""
+        """Write no more. All sessions were told."""
         os.close(self._file)
+        self._forget_begun()
+
+    def _tell_what_was_left(self) -> None:
+        """Tell of the sessions that a killed process had begun."""
+        lines = b"".join(_whole_lines(file, 0, None) for file in (self._begun_before, self._begun) if file.exists())
+        if lines and self._append(lines) is None:
+            self.has_more.set()
+            self._forget_begun()
+
+    def _forget_begun(self) -> None:
+        for file in (self._begun, self._begun_before):
+            file.unlink(missing_ok=True)
 
     def _line(self, session: Session) -> bytes:
         name = stored_name(self._key, session.session_id)
@@ -214,9 +247,9 @@ def _file(directory: Path, number: int) -> Path:
     return directory / f"{number:012d}.lines"
 
 
-def _whole_lines(file: Path, offset: int) -> bytes:
+def _whole_lines(file: Path, offset: int, most: int | None = BATCH_BYTES) -> bytes:
     """Up to a batch of them; a line that a crash cut short stays unread."""
     with file.open("rb") as lines:
         lines.seek(offset)
-        data = lines.read(BATCH_BYTES)
+        data = lines.read(most)
     return data[: data.rfind(b"\n") + 1]

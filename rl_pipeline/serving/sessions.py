@@ -2,6 +2,9 @@
 
 A session is told once: when it first fails, when it is over, or when the window in which it began is closed. Should
 anything come of it after that, its first failure or its first rating, it is told again, as a session that began then.
+
+Failures are told before successes, so a gateway that is killed would leave its failures and not its successes. That a
+session of a rollout has begun is therefore remembered outside of the process (`remember`) by the next sweep.
 """
 
 import os
@@ -130,16 +133,20 @@ class Session:
 
 
 class Sessions:
-    """All sessions that are going on. `tell` is called with those that there is something to tell of."""
+    """All sessions that are going on. `tell` is called with those that there is something to tell of, `remember` with
+    those of rollouts that have begun since the last sweep and were not told yet."""
 
     def __init__(
         self,
         tell: Callable[[Sequence[Session]], None],
+        remember: Callable[[Sequence[Session], float], None],
         figures: FiguresByModel,
         memory: Memory,
         idle_seconds: float,
     ) -> None:
         self._tell = tell
+        self._remember = remember
+        self._begun: list[Session] = []
         self._figures = figures
         self._memory = memory
         self._idle = idle_seconds
@@ -215,6 +222,9 @@ class Sessions:
             ended.append(session)
             del self._sessions[session.session_id]
         self._end(ended)
+        begun, self._begun = [session for session in self._begun if not session.is_told], []
+        if begun:
+            self._remember(begun, now)
 
     def end_all(self) -> None:
         """Tell all that is left: the gateway stops."""
@@ -230,6 +240,8 @@ class Sessions:
         self._sessions.move_to_end(session_id)
         self._observed.append((session.count.closes, session))
         self._figures.of(model_id).sessions += 1
+        if session.deployment_id is not None:
+            self._begun.append(session)
         return session
 
     def _note(self, session: Session, routing: Routing, now: float) -> bool:

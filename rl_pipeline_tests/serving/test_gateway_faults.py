@@ -199,6 +199,31 @@ def test_each_session_is_told_once_through_kills_and_without_nats(
     gateway.start()
 
 
+def test_a_gateway_that_was_killed_leaves_its_successes_beside_its_failures(
+    tmp_path: Path, nats: NatsServer, backends: tuple[StubBackend, StubBackend]
+) -> None:
+    old, new = backends
+    with GatewayProcess(tmp_path / "gateway", {"nats_url": nats.url, "session_idle_seconds": 60}) as gateway:
+        record(nats, ramping(4, model_at(OLD, old.endpoint), model_at(NEW, new.endpoint), 0.5))
+        wait_until(lambda: follows(gateway, 4))
+        fine = [f"fine-{number}" for number in range(20)]
+        for session in fine:
+            gateway.chat(session)
+        new.behaviour = stub_backend.answer_500
+        failing = [session for session, _ in zip(sessions_at(0.5), range(5), strict=False)]
+        for session in failing:
+            gateway.chat(session)
+        begun = gateway.directory / "outbox" / "begun"
+        wait_until(lambda: begun.exists() and begun.read_bytes().count(b"\n") >= len(fine))
+        gateway.kill()
+        gateway.start()
+        wait_until(lambda: len(outcomes(nats)) == len(fine) + len(failing))
+    told = outcomes(nats)
+    assert len(told) == len(fine) + len(failing)
+    assert {each.session_id for each in told if each.failed} == set(map(stored_as, failing))
+    assert {each.session_id for each in told if not each.failed} == set(map(stored_as, fine))
+
+
 @pytest.mark.soak
 def test_sustained_load_through_a_rollout_meets_no_error(
     tmp_path: Path,

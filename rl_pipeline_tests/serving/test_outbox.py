@@ -71,6 +71,38 @@ def test_what_was_published_and_not_noted_is_stored_once(tmp_path: Path, stream:
     assert stream.state("RL_SERVING").messages == 20
 
 
+def test_what_had_begun_when_the_process_was_killed_is_told_by_the_next_and_what_was_told_counts_once(
+    tmp_path: Path, stream: JetStream
+) -> None:
+    killed = Outbox(tmp_path, "gateway-1", KEY)
+    killed.remember(sessions(0, 5), 1e9)
+    failed = sessions(3, 1)
+    failed[0].failed_requests, failed[0].failure = 1, "upstream_status"
+    killed.tell(failed)
+    with (tmp_path / "begun").open("ab") as file:
+        file.write(b"cut short")
+    publish(Outbox(tmp_path, "gateway-1", KEY), stream)
+    assert told(stream) == [f"session-{number}" for number in (3, 0, 1, 2, 4)]
+    first = next(iter(stream.read("RL_SERVING", 1, 1, 1)))[0]
+    assert ServingOutcome.model_validate_json(first.data).failed, "the failure stays what it was"
+    publish(Outbox(tmp_path, "gateway-1", KEY), stream)
+    assert stream.state("RL_SERVING").messages == 5
+
+
+def test_what_has_begun_is_remembered_for_minutes_and_not_after_a_regular_end(
+    tmp_path: Path, stream: JetStream
+) -> None:
+    outbox = Outbox(tmp_path, "gateway-1", KEY)
+    for number in range(4):
+        outbox.remember(sessions(number, 1), 1e9 + number * outbox_module.BEGUN_SECONDS)
+    publish(Outbox(tmp_path, "gateway-1", KEY), stream)
+    assert told(stream) == ["session-2", "session-3"]
+    outbox.remember(sessions(7, 1), 2e9)
+    outbox.close()
+    publish(Outbox(tmp_path, "gateway-1", KEY), stream)
+    assert stream.state("RL_SERVING").messages == 2
+
+
 def test_a_line_that_a_crash_cut_short_is_left_out(tmp_path: Path, stream: JetStream) -> None:
     outbox = Outbox(tmp_path, "gateway-1", KEY)
     outbox.tell(sessions(0, 2))

@@ -15,7 +15,7 @@ from rl_pipeline.serving.figures import FiguresByModel
 from rl_pipeline.serving.remembering import Memory
 from rl_pipeline.serving.routing import Routing, routing_of
 from rl_pipeline.serving.sessions import Session, Sessions, session_id_of
-from rl_pipeline_tests.serving.states import NEW, OLD, model_at, ramping, sessions_at
+from rl_pipeline_tests.serving.states import NEW, OLD, model_at, ramping, sessions_at, steady
 
 STATE = ramping(7, model_at(OLD), model_at(NEW), 0.5, step=2)
 ROUTING = routing_of(STATE, OLD, (), ())
@@ -33,12 +33,16 @@ class Desk:
 
     def __init__(self) -> None:
         self.told: list[Session] = []
+        self.remembered: list[tuple[str, float]] = []
         self.figures = FiguresByModel()
         self.memory = Memory(OBSERVED)
-        self.sessions = Sessions(self._tell, self.figures, self.memory, idle_seconds=60)
+        self.sessions = Sessions(self._tell, self._remember, self.figures, self.memory, idle_seconds=60)
 
     def _tell(self, sessions: Sequence[Session]) -> None:
         self.told += map(copy, sessions)  # a session that goes on may be told again
+
+    def _remember(self, sessions: Sequence[Session], now: float) -> None:
+        self.remembered += [(session.session_id, now) for session in sessions]
 
     def request(self, session_id: str, now: float, routing: Routing = ROUTING, *, fails: bool = False) -> Session:
         session = self.sessions.enter(session_id, routing, now)
@@ -73,9 +77,21 @@ def test_a_session_is_told_once_its_window_is_closed() -> None:
     assert len(desk.told) == 1
 
 
+def test_a_session_of_a_rollout_that_has_begun_is_remembered_once_unless_it_was_told() -> None:
+    desk = Desk()
+    desk.request(OF_NEW, START)
+    desk.request(ANOTHER_OF_NEW, START, fails=True)
+    desk.request(OF_OLD, START, routing_of(steady(8, model_at(OLD)), OLD, (), ()))
+    assert not desk.remembered
+    for second in (1, 2):
+        desk.request(OF_NEW, START + second)
+        desk.sessions.sweep(START + second)
+    assert desk.remembered == [(OF_NEW, START + 1)]
+
+
 def test_a_session_that_is_over_is_told_before_its_window_is_closed() -> None:
     desk = Desk()
-    desk.sessions = Sessions(desk.told.extend, desk.figures, Memory(OBSERVED), idle_seconds=5)
+    desk.sessions = Sessions(desk.told.extend, desk._remember, desk.figures, Memory(OBSERVED), idle_seconds=5)
     desk.request(OF_NEW, START)
     desk.sessions.sweep(START + 5)
     assert [session.session_id for session in desk.told] == [OF_NEW]
@@ -198,7 +214,7 @@ def test_a_request_that_takes_long_is_no_silence() -> None:
 
 def test_sessions_that_are_over_at_once_do_not_hold_up_those_with_a_request_on_its_way() -> None:
     desk = Desk()
-    desk.sessions = Sessions(desk.told.extend, desk.figures, Memory(60), idle_seconds=0)
+    desk.sessions = Sessions(desk.told.extend, desk._remember, desk.figures, Memory(60), idle_seconds=0)
     waiting = desk.sessions.enter(OF_OLD, ROUTING, START)
     desk.request(OF_NEW, START)
     desk.sessions.sweep(START)
