@@ -105,8 +105,8 @@ def record(stream: JetStream, gateway: CommandedGateway, state: DesiredState) ->
     assert states.swap(state.encoded(), stored.revision if stored else 0)
 
     def is_followed() -> bool:
-        standing = gateway.standing()
-        return standing["generation"] == state.generation and not standing["not_ready"]
+        standing, nats = gateway.standing(), gateway.health()["nats"]
+        return standing["generation"] == state.generation and not standing["not_ready"] and nats["reachable"]
 
     wait_until(is_followed, f"generation {state.generation}")
 
@@ -128,7 +128,7 @@ def test_every_curl_line_of_the_specification_does_what_it_says(
     shell = Shell(gateway, tmp_path / "operator", TOKEN)
     stranger = Shell(gateway, tmp_path / "stranger", None)
     record(stream, gateway, steady(1, before))
-    assert shell.run(HEALTH).json["status"] == "ok"
+    wait_until(lambda: shell.run(HEALTH).json["status"] == "ok", "a healthy gateway")
     for line in (REGISTER, SPLIT, METRICS, ROLL_BACK, CURRENT):
         assert stranger.run(line).status == 401
 
@@ -142,6 +142,7 @@ def test_every_curl_line_of_the_specification_does_what_it_says(
         "ready": False,
         "traffic_percentage": 0,
     }
+    wait_until(lambda: gateway.health()["nats"]["reachable"], "NATS")
     early = shell.run(SPLIT)
     assert early.status == 409, "a model that nobody has validated gets no traffic by being registered"
     assert early.json["error"]["next_step"] == "`rl-pipeline deployment ab-test` starts one"
@@ -183,7 +184,7 @@ def test_every_curl_line_of_the_specification_does_what_it_says(
     # Check TensorZero Gateway status
     health = shell.run(HEALTH)
     assert health.status == 200
-    assert (health.json["serving"], health.json["generation"], health.json["nats"]["reachable"]) == (MODEL, 5, True)
+    assert (health.json["serving"], health.json["generation"], health.json["phase"]) == (MODEL, 5, "steady")
 
     # Check current model performance
     current = shell.run(CURRENT)
