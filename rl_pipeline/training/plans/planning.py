@@ -203,7 +203,7 @@ def _distribute(draft: _Draft, request: TrainingRequest, machine: Machine, site:
     """On how many processes of what kind, in which format."""
     compute, part = request.training_config.compute, draft.part("distribution")
     asked = compute.gpu_count if "gpu_count" in compute.model_fields_set else None
-    nodes = read_hostfile(site.hostfile) if site.hostfile else {}
+    nodes = read_hostfile(site.hostfile) if site.hostfile and compute.distributed else {}
     part["device"] = "cuda" if (machine.gpus or nodes) and asked != 0 else "cpu"
     part["memory_limit_gb"] = site.memory_limit_gb
     if nodes:
@@ -224,6 +224,10 @@ def _distribute(draft: _Draft, request: TrainingRequest, machine: Machine, site:
     if not compute.distributed:
         if asked is not None and asked > 1:
             draft.notes.append(f"It trains in one process, not on {asked} GPUs: the request wants it not distributed.")
+        if site.hostfile:
+            draft.notes.append(
+                "It trains here, not on the nodes of the hostfile: the request wants it not distributed."
+            )
         part |= _ONE_PROCESS
     _choose_format(draft, request, machine)
     _do_without_compiler(draft, machine)

@@ -220,6 +220,18 @@ def test_nodes_are_those_of_the_hostfile_whatever_number_was_asked_for(tmp_path:
     assert made.distribution.threads == 12, "48 cores for 4 processes"
 
 
+@pytest.mark.parametrize(("machine", "device"), [(TWO_CORES, "cpu"), (TWO_A100, "cuda")])
+def test_a_request_that_is_not_distributed_trains_on_what_this_machine_has_and_not_on_the_nodes(
+    tmp_path: Path, machine: Machine, device: str
+) -> None:
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text("worker-1 slots=4\nworker-2 slots=4\n")
+    made = plan(request_with(compute={"distributed": False}), machine=machine, site=replace(SITE, hostfile=hostfile))
+    spread = made.distribution
+    assert (spread.device, spread.processes, spread.nodes, spread.hostfile) == (device, 1, 1, None)
+    assert "not on the nodes of the hostfile" in made.notes[0]
+
+
 def test_each_process_has_its_share_of_the_cores() -> None:
     assert plan().distribution.threads == 24
     assert plan(machine=TWO_CORES).distribution.threads == 1

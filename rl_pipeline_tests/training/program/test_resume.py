@@ -112,6 +112,36 @@ def test_every_way_of_training_resumes_where_it_was_killed(
     record_property("ways", count)
 
 
+@pytest.mark.soak
+def test_killed_while_it_saves_it_goes_on_from_the_newest_whole_state(
+    tmp_path: Path, soak_count: Callable[[int, int], int], record_property: Callable[[str, object], None]
+) -> None:
+    write_tiny_model(wide := tmp_path / "wide", width=WIDE)  # whose states take a while to be written
+    keeping = {"checkpoints": {"save_interval": 2, "max_checkpoints": 2}}
+    kills = soak_count(1, 4)
+    done = torn = 0
+    while done < kills or (torn == 0 and done < 12):
+        first = lay_out(tmp_path / str(done), wide, plan_of(**parts(1_000, zero_stage=2, processes=2, **keeping)))
+        done += 1
+        with running(first, 2) as ranks:
+            wait_until(
+                lambda work=first: states(work.checkpoints) and any(work.checkpoints.glob(".saving-*")),
+                "a save after the first",
+                seconds=300,
+            )
+            for process in ranks:
+                os.kill(process.pid or 0, signal.SIGKILL)
+        torn += any(first.checkpoints.glob(".saving-*"))
+        begun = max(verify(state).meta.step for state in states(first.checkpoints))
+        second = lay_out(first.root, wide, plan_of(attempt=2, **parts(begun + 3, zero_stage=2, processes=2, **keeping)))
+        assert run(second, 2) == Exit.DONE, log_of(second)
+        assert sorted(losses(second)) == [begun + 1, begun + 2, begun + 3]
+        assert not [path.name for path in first.checkpoints.iterdir() if not path.name[5:].isdigit()]
+    record_property("kills while the program saved", done)
+    record_property("of these in the middle of a state", torn)
+    assert torn > 0, "no kill hit a save: the test shows nothing"
+
+
 def steady(steps: int, schedule: str = "constant", processes: int = 1, **more: Any) -> dict[str, Any]:
     """Parts of a plan in which the same four sequences make a step, however many processes share them."""
     rates = {"learning_rate": 1e-3, "schedule": schedule, "warmup_share": 0.0}
