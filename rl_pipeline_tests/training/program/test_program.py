@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import psutil
 import pytest
 import torch
 from peft import PeftModel
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from rl_pipeline.training.checkpoints.storage import newest_verified, verify
@@ -114,6 +116,37 @@ def test_every_way_of_spreading_trains_the_same_model(
     for algorithm, zero_stage, processes, lora in ways[-count:]:
         same_training(finished, algorithm, zero_stage, processes, lora=lora)
     record_property("ways", count)
+
+
+@pytest.mark.soak
+def test_in_bf16_adapters_to_shared_out_weights_learn_what_is_preferred(
+    tmp_path: Path,
+    wide_model: Path,
+    soak_count: Callable[[int, int], int],
+    record_property: Callable[[str, object], None],
+) -> None:
+    """What the presets of large models ask for, all at once."""
+    spread = {"processes": 2, "zero_stage": 3, "precision": "bf16", "gradient_checkpointing": True}
+    plan = plan_of(
+        "dpo",
+        distribution=spread,
+        optimization={"learning_rate": 3e-3, "micro_batch": 2, "accumulation": 2, "max_steps": 12},
+        online={"gather_for_generation": False},
+        lora={"rank": 4, "alpha": 8.0, "dropout": 0.05},
+    )
+    count = soak_count(0, 1)
+    for number in range(count):
+        work = lay_out(tmp_path / str(number), wide_model, plan)
+        assert run(work, 2) == Exit.DONE, log_of(work)
+        found = losses(work)
+        assert found[1] == pytest.approx(log(2), abs=2**-8), "but for rounding, it begins as its own reference"
+        assert found[12] < 0.8 * found[1]
+        delivered = load_file(work.final / "model.safetensors")
+        base = load_file(wide_model / "model.safetensors")
+        assert {weight.dtype for weight in delivered.values()} == {torch.bfloat16}
+        assert any(not delivered[name].equal(base[name].bfloat16()) for name in base)
+        assert result(work)["zero_stage"] == 3
+    record_property("trainings in bf16", count)
 
 
 def test_a_plain_process_needs_no_deepspeed_and_says_what_ran(finished: Layout) -> None:
