@@ -67,8 +67,17 @@ def publish_nats(
 
 @contextmanager
 def subscribe_nats(subject: str, queue_group: str = "rl-trainers") -> Iterator[subscribing.Subscription]:
-    """Hear a subject at `NATS_URL` for the length of the block; see `rl_pipeline.collection.subscribe_nats`."""
-    with open_stream(current_settings()) as stream, subscribing.subscribe_nats(stream, subject, queue_group) as heard:
+    """Hear a subject at `NATS_URL` for the length of the block, but for what the pipeline itself tells of its releases;
+    see `rl_pipeline.collection.subscribe_nats`."""
+    from rl_pipeline.deployment.announcing import is_own
+
+    def own(message: subscribing.LiveMessage) -> bool:
+        return is_own(message.subject, message.data)
+
+    with (
+        open_stream(current_settings()) as stream,
+        subscribing.subscribe_nats(stream, subject, queue_group, passes_over=own) as heard,
+    ):
         yield heard
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rl_pipeline.contracts import ContractError, TrainingRequest
+from rl_pipeline.contracts import ContractError, ModelDeployed, TrainingRequest
 from rl_pipeline.deployment.admission import NotAdmitted
+from rl_pipeline.deployment.announcing import DEPLOYED_BY, DEPLOYED_SUBJECT
 from rl_pipeline.deployment.releases import Releases
 from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.serving.fetching import ModelElsewhere
@@ -64,6 +65,17 @@ def test_a_subscriber_of_either_group_hears_what_is_published(queue_group: str) 
         message = heard.next(wait_seconds=30)
     assert message is not None
     assert json.loads(message.data)["training_job_id"] == REQUEST["training_job_id"]
+
+
+def test_the_trainer_does_not_hear_its_own_announcements() -> None:
+    announced = ModelDeployed.model_json_schema()["examples"][0]
+    with subscribe_nats(subject=DEPLOYED_SUBJECT) as heard:
+        for number, publisher in enumerate((DEPLOYED_BY, "another-pipeline")):
+            metadata = {**announced["metadata"], "deployed_by": publisher}
+            publish_nats(DEPLOYED_SUBJECT, {**announced, "deployment_id": f"deployment-{number}", "metadata": metadata})
+        message = heard.next(wait_seconds=30)
+    assert message is not None
+    assert json.loads(message.data)["metadata"]["deployed_by"] == "another-pipeline"
 
 
 def test_a_trajectory_is_validated_by_the_name_of_its_schema() -> None:

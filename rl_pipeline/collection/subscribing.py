@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import queue
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from nats.aio.msg import Msg
@@ -26,7 +26,8 @@ class LiveMessage:
 class Subscription:
     """The messages that have arrived and wait to be taken."""
 
-    def __init__(self) -> None:
+    def __init__(self, passes_over: Callable[[LiveMessage], bool]) -> None:
+        self._passes_over = passes_over
         self._waiting: queue.Queue[LiveMessage] = queue.Queue(_MOST_WAITING)
 
     def next(self, wait_seconds: float) -> LiveMessage | None:
@@ -38,16 +39,27 @@ class Subscription:
 
     def receive(self, message: Msg) -> None:
         """Called by the connection. What finds the queue full is dropped: the stream still has it."""
+        heard = LiveMessage(message.subject, message.data, message.headers or {})
+        if self._passes_over(heard):
+            return
         try:
-            self._waiting.put_nowait(LiveMessage(message.subject, message.data, message.headers or {}))
+            self._waiting.put_nowait(heard)
         except queue.Full:
             _log.warning("a live message on %s was dropped: %d wait to be taken", message.subject, _MOST_WAITING)
 
 
 @contextlib.contextmanager
-def subscribe_nats(stream: JetStream, subject: str, queue_group: str = "rl-trainers") -> Iterator[Subscription]:
-    """Hear a subject for the length of the block; each message goes to one member of every queue group."""
-    subscription = Subscription()
+def subscribe_nats(
+    stream: JetStream,
+    subject: str,
+    queue_group: str = "rl-trainers",
+    passes_over: Callable[[LiveMessage], bool] = lambda _: False,
+) -> Iterator[Subscription]:
+    """Hear a subject for the length of the block; each message goes to one member of every queue group.
+
+    What `passes_over` finds is not heard: who publishes on a subject that it hears too must not answer itself.
+    """
+    subscription = Subscription(passes_over)
     end = stream.subscribe(subject, queue_group, subscription.receive)
     try:
         yield subscription

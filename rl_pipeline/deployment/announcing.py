@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, cast
 
-from rl_pipeline.contracts import DeploymentEvent, ModelDeployed, serialize
+from rl_pipeline.contracts import ContractError, DeploymentEvent, ModelDeployed, parse_message, serialize
 from rl_pipeline.contracts.model_deployed import (
     DeploymentConfig,
     DeploymentMetadata,
@@ -73,9 +73,15 @@ def announce_due(log: AuditLog, announce: Announce, now: datetime) -> int:
     return len(due)
 
 
-def is_own(message: ModelDeployed) -> bool:
-    """Whether this pipeline has published it."""
-    return message.metadata.deployed_by == DEPLOYED_BY
+def is_own(subject: str, data: bytes) -> bool:
+    """Whether this is an announcement that the pipeline itself has published."""
+    if subject != DEPLOYED_SUBJECT:
+        return False
+    try:
+        message = parse_message(subject, data)
+    except ContractError:
+        return False  # the pipeline publishes nothing that breaks the contract
+    return isinstance(message, ModelDeployed) and message.metadata.deployed_by == DEPLOYED_BY
 
 
 def announcement_of(row: AuditRow, before: AuditRow | None, place: ServingPlace) -> Announcement:

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from rl_pipeline.contracts import ModelDeployed, parse_message
+from rl_pipeline.contracts import ModelDeployed, parse_message, serialize
 from rl_pipeline.deployment import phases
 from rl_pipeline.deployment.announcing import (
     DEPLOYED_SUBJECT,
@@ -99,9 +99,11 @@ def test_a_model_that_none_of_ours_made_or_validated_says_so() -> None:
 
 def test_a_publisher_knows_its_own_events() -> None:
     own = told(started(), first_state())
-    assert is_own(own)
+    assert is_own(DEPLOYED_SUBJECT, serialize(own))
     metadata = own.metadata.model_copy(update={"deployed_by": "somebody-else"})
-    assert not is_own(own.model_copy(update={"metadata": metadata}))
+    assert not is_own(DEPLOYED_SUBJECT, serialize(own.model_copy(update={"metadata": metadata})))
+    assert not is_own(DEPLOYED_SUBJECT, b"{}")
+    assert not is_own("agent.rl.reward.v1", serialize(own))
 
 
 @pytest.fixture
