@@ -177,8 +177,16 @@ def _text_of(message: Mapping[str, Any]) -> str:
     calls = [call["function"] for call in message.get("tool_calls") or ()]
     if not calls:
         return text
-    as_json = [{"name": call["name"], "arguments": json.loads(call["arguments"])} for call in calls]
+    as_json = [{"name": call["name"], "arguments": _arguments(call["arguments"])} for call in calls]
     return f"{text}\n{json.dumps(as_json)}".strip()
+
+
+def _arguments(written: str) -> Any:
+    """As JSON, or as they are: the model wrote them, so what is wrong with them is for the scorer to see."""
+    try:
+        return json.loads(written)
+    except (ValueError, RecursionError):
+        return written
 
 
 def _seconds(retry_after: str | None) -> float:

@@ -11,6 +11,8 @@ import pytest
 
 from rl_pipeline.environments.playing import Message
 from rl_pipeline.validation.answers import ChatEndpoint, ModelUnavailable
+from rl_pipeline.validation.scorers.tool_calls import right_calls
+from rl_pipeline.validation.suite import Item
 
 Reply = tuple[int, dict[str, str], Any]
 
@@ -142,6 +144,15 @@ def test_thoughts_are_no_part_of_an_answer_and_calls_follow_as_json() -> None:
     with serving(lambda _: replies[len(server.requests) - 1]) as server:
         endpoint = ChatEndpoint(server.url, "small", at_once=1)
         assert ask(endpoint, "a", "b", "c") == ["yes", '[{"name": "add", "arguments": {"a": 1}}]', ""]
+
+
+@pytest.mark.parametrize("written", ['{"a": 1', "", "a=1", "[" * 100_000], ids=["cut off", "empty", "no JSON", "deep"])
+def test_arguments_that_are_no_json_are_an_answer_and_a_wrong_one(written: str) -> None:
+    calls = [{"function": {"name": "add", "arguments": written}}]
+    with serving(lambda _: said("so", tool_calls=calls)) as server:
+        [answer] = ask(ChatEndpoint(server.url, "small"), "add 1")
+    assert answer == f"so\n{json.dumps([{'name': 'add', 'arguments': written}])}"
+    assert right_calls(Item("add", "add", expected={"calls": [{"add": {"a": [1]}}]}), answer) == 0.0
 
 
 def test_the_user_speaks_for_tools_where_the_server_knows_none() -> None:
