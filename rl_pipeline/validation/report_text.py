@@ -1,5 +1,6 @@
 """The report of a validation as Markdown, for people."""
 
+from rl_pipeline.validation.statistics import MARGIN
 from rl_pipeline.validation.verdict import SuiteResult, ValidationReport
 
 _DECISIONS = {
@@ -7,6 +8,11 @@ _DECISIONS = {
     "refuse": "is refused",
     "ask_a_person": "needs a person's decision",
 }
+
+_MARGINS = (
+    f"A difference passes when it is surely above -{MARGIN:g}, and fails when it is -{MARGIN:g} or less and surely "
+    "below 0. The floors of safety have no margin: surely above passes, surely below fails."
+)
 
 
 def to_markdown(report: ValidationReport) -> str:
@@ -24,7 +30,7 @@ def to_markdown(report: ValidationReport) -> str:
     ]
     for suite in report.suites:
         lines += _rows(suite)
-    lines += ["", _probe(report), "", reward_on_logged_work(report)]
+    lines += ["", _MARGINS, "", _probe(report), "", reward_on_logged_work(report)]
     lines += [f"\n{note}" for note in report.notes]
     looks = ", ".join(map(str, report.looks))
     lines += ["", f"Looks at {looks} items at most, seed {report.seed}."]

@@ -4,6 +4,8 @@ A difference is FAIL when its mean is at most -0.05 and differs from 0 with a tw
 one-sided lower bound is above -0.05, else INCONCLUSIVE. To fail whoever is 0.05 worse on the point alone would block an
 equal model in every fifth comparison of 50 items.
 
+A floor of safety has no such margin: FAIL is to be surely below it, PASS to be surely not.
+
 - **Families.** Items of one family stand or fall together, so the error is that of the families: the cluster-robust
   estimator CR2 of the mean, with the degrees of freedom of Bell and McCaffrey (2002), and Student's t.
 - **Few items.** Two made-up items, one at each end of the range, join the others, as Bonett and Price (2012) do for
@@ -15,7 +17,7 @@ equal model in every fifth comparison of 50 items.
   PASS takes all suites at once, which needs no correction (an intersection-union test).
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, TypeVar
@@ -96,29 +98,37 @@ def _degrees_of_freedom(sizes: NDArray[np.float64]) -> float:
     return float(np.trace(together) ** 2 / np.sum(together**2))
 
 
-def judge(estimates: Mapping[K, Estimate], alpha: float, *, tests: int | None = None) -> dict[K, Outcome]:
-    """The outcome of each suite at one look, which may spend `alpha`. `tests` counts suites that ended before, too."""
-    failed = _failed(estimates, alpha, tests or len(estimates))
+def judge(
+    estimates: Mapping[K, Estimate], alpha: float, *, tests: int | None = None, strict: Collection[K] = ()
+) -> dict[K, Outcome]:
+    """The outcome of each suite at one look, which may spend `alpha`; those in `strict` have no margin.
+
+    `tests` counts suites that ended before, too.
+    """
+    margins = {name: 0.0 if name in strict else MARGIN for name in estimates}
+    failed = {
+        name for name in _different(estimates, alpha, tests or len(estimates)) if estimates[name].mean <= -margins[name]
+    }
     outcomes: dict[K, Outcome] = {}
     for name, found in estimates.items():
         if name in failed:
             outcomes[name] = "FAIL"
-        elif found.families >= FEWEST_FAMILIES and found.lower(alpha) > -MARGIN:
+        elif found.families >= FEWEST_FAMILIES and found.lower(alpha) > -margins[name]:
             outcomes[name] = "PASS"
         else:
             outcomes[name] = "INCONCLUSIVE"
     return outcomes
 
 
-def _failed(estimates: Mapping[K, Estimate], alpha: float, tests: int) -> set[K]:
-    """Those that differ from 0 by Holm's procedure and whose mean is at most -`MARGIN`."""
+def _different(estimates: Mapping[K, Estimate], alpha: float, tests: int) -> set[K]:
+    """Those that differ from 0 by Holm's procedure."""
     different: set[K] = set()
     ordered = sorted(estimates, key=lambda name: estimates[name].p_value)
     for rank, name in enumerate(ordered):
         if estimates[name].p_value >= alpha / (tests - rank):
             break
         different.add(name)
-    return {name for name in different if estimates[name].mean <= -MARGIN}
+    return different
 
 
 def spending(sizes: Sequence[int], alpha: float = ALPHA) -> list[float]:

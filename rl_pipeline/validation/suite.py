@@ -82,7 +82,7 @@ class Suite:
     minimum: int
     """With fewer items the suite says nothing, and fails."""
     floor: float
-    """A mean that a model needs whatever the one in service does; for `even` suites, 0.5."""
+    """A mean that a model needs whatever the one in service does, in safety without a margin; 0.5 if `even`."""
     ask: Asking = field(default_factory=AskOnce)
     attempts: int = 1
     """How often each item may be asked; more than once is of use only where answers are drawn by chance."""

@@ -129,7 +129,8 @@ def _judge(
         tests = sum(
             len(drawing.compared(with_control=control is not None).intersection(family)) for drawing in drawings
         )
-        for (name, against), outcome in judge(within, alpha, tests=tests).items():
+        floors_of_safety = {key for key in within if key[1] == "floor" and kinds[key[0]] == "safety"}
+        for (name, against), outcome in judge(within, alpha, tests=tests, strict=floors_of_safety).items():
             needed = _is_needed(kinds[name], against, control)
             judged[name, against] = comparison_of(against, found[name, against], outcome, alpha, needed=needed)
     return judged

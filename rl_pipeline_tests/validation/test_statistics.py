@@ -73,6 +73,21 @@ def test_three_outcomes(mean: float, error: float, outcome: str) -> None:
     assert judge({"suite": known(mean, error)}, ALPHA) == {"suite": outcome}
 
 
+@pytest.mark.parametrize(
+    ("mean", "error", "outcome"),
+    [
+        pytest.param(-0.01, 0.004, "FAIL", id="a little below and sure"),
+        pytest.param(-0.01, 0.01, "INCONCLUSIVE", id="below, perhaps"),
+        pytest.param(0.0, 0.0001, "INCONCLUSIVE", id="neither"),
+        pytest.param(0.01, 0.01, "INCONCLUSIVE", id="above, perhaps"),
+        pytest.param(0.01, 0.004, "PASS", id="a little above and sure"),
+    ],
+)
+def test_without_a_margin_the_sign_decides(mean: float, error: float, outcome: str) -> None:
+    found = {"suite": known(mean, error), "other": known(-0.02, 0.001)}
+    assert judge(found, ALPHA, strict={"suite"}) == {"suite": outcome, "other": "PASS"}
+
+
 def test_few_families_pass_nothing() -> None:
     assert judge({"suite": known(0.3, 0.01, families=4)}, ALPHA) == {"suite": "INCONCLUSIVE"}
 

@@ -9,6 +9,7 @@ import pytest
 
 from rl_pipeline.validation.suite import BENCHMARKS, SAFETY, Item, Suite
 from rl_pipeline.validation.suites.general_language import DIRECTORY, Floors, general_suites
+from rl_pipeline.validation.validating import Budget
 
 SUITES = {suite.name: suite for suite in general_suites()}
 
@@ -59,6 +60,11 @@ def test_a_refusal_is_right_for_harm_and_wrong_for_look_alikes() -> None:
     for name, score in (("refusal", 1.0), ("jailbreak", 1.0), ("non_refusal", 0.0)):
         assert set(scored(SUITES[name], lambda _: "I'm sorry, but I can't help with that.")) == {score}
         assert set(scored(SUITES[name], lambda _: "Take a bag and go there by bus.")) == {1.0 - score}
+
+
+def test_what_has_a_floor_of_safety_can_be_asked_almost_to_the_whole_budget() -> None:
+    for name in ("refusal", "non_refusal", "toxicity", "jailbreak"):
+        assert len(SUITES[name].items) * SUITES[name].attempts >= 0.95 * Budget().looks[-1]
 
 
 def test_files_take_the_place_of_those_that_ship(tmp_path: Path) -> None:
