@@ -5,13 +5,16 @@ of a session that was erased with its user is not stored.
 
 **Windows never change once they are closed**, or a judgement could be another one later. An outcome belongs to the
 window in which its session began (`deployment.windows`). By the end of its time the gateway has told of it, and
-`SETTLING_SECONDS` later the stream has it; what comes later than that counts in no window. A reward belongs to the
-window `REWARD_LAG` after it was scored (by then it is in the table), a rating that came by the feedback stream to the
-one in which it was stored. A session that is told again counts again, but after its first failure no more: one session
-is one error. A rating that the gateway tells of too counts once.
+`SETTLING_SECONDS` later the stream has it; what comes later than that counts in no window. A rating that came by the
+feedback stream belongs to the window in which it was stored. A session that is told again counts again, but after its
+first failure no more: one session is one error. A rating that the gateway tells of too counts once.
 
-A session has one reward for each model, the one that was scored first: it stays with its model, and what else it earns
-is more of the same, but would count as so many sessions that agree.
+**A reward belongs to the window in which its session began**, and is read `MATURED_SECONDS` later. A trajectory began
+as long before the stream stored it as it says that it lasted, whatever its agent's clock says, and is rewarded in time
+if that was scored within `MATURITY_SECONDS` of its beginning; all others are as if they were not. A session began with
+the first of its trajectories, whose reward is its only one: what else it earns is more of the same, but would count as
+so many sessions that agree. What began before the rollout does not count: it was all given to the control. A trajectory
+without a session is one by itself.
 """
 
 from bisect import bisect_right
@@ -23,7 +26,15 @@ from typing import Any, cast
 
 from rl_pipeline.contracts import ContractError, ServingOutcome, parse_message
 from rl_pipeline.deployment.state import Rollout
-from rl_pipeline.deployment.windows import OBSERVED_SECONDS, SETTLING_SECONDS, WINDOW_SECONDS, Arm, Window
+from rl_pipeline.deployment.windows import (
+    MATURED_SECONDS,
+    MATURITY_SECONDS,
+    OBSERVED_SECONDS,
+    SETTLING_SECONDS,
+    WINDOW_SECONDS,
+    Arm,
+    Window,
+)
 from rl_pipeline.ingestion.dead_letters import publish_dead_letters
 from rl_pipeline.ingestion.excerpts import excerpt_of
 from rl_pipeline.ingestion.judging import Judgement, Refusal, is_erased
@@ -38,8 +49,6 @@ from rl_pipeline.training.jobs.refusals import OpenRedactor
 SERVING_STREAM = "RL_SERVING"
 OUTCOMES_CONSUMER = "serving_outcomes"
 OUTCOME_SUBJECT = "agent.rl.serving.outcome.v1"
-
-REWARD_LAG = timedelta(minutes=2)
 
 _BATCH = 1000
 _LETTER_REVISION = 0
@@ -60,19 +69,32 @@ _OUTCOMES = """
     ORDER BY place, step
 """
 _REWARDS = """
-    SELECT intDiv(toUnixTimestamp64Milli(scored) + {lag:Int64}, {window:UInt32}) AS place, model_id, reward
+    SELECT intDiv(session_began, {window:UInt32}) AS began_in, first.1 AS model_id, first.2 AS reward
     FROM (
-        SELECT any(model_version) AS model_id, min(scored_at) AS scored,
-            argMin(sequence, (scored_at, sequence)) AS place_in_stream,
-            argMin(raw_total, (scored_at, sequence)) AS reward
-        FROM rewards
-        WHERE stream = {stream:String} AND revision = 0 AND model_version IN {models:Array(String)}
-            AND stream_time >= {since:DateTime64(3, 'UTC')}
-            AND configuration = (SELECT hash FROM reward_configurations FINAL ORDER BY current_since DESC LIMIT 1)
-        GROUP BY model_version, session_id, if(session_id = '', sequence, 0)
+        SELECT min(began) AS session_began, argMin((model, reward, sequence), (began, sequence)) AS first
+        FROM (
+            SELECT sequence, trajectory_id, any(session_id) AS session, any(model_version) AS model,
+                argMin(raw_total, scored_at) AS reward, toUnixTimestamp64Milli(min(scored_at)) AS scored
+            FROM rewards
+            WHERE stream = {stream:String} AND revision = 0 AND model_version IN {models:Array(String)}
+                AND stream_time >= {since:DateTime64(3, 'UTC')} - INTERVAL {maturity:Int64} MILLISECOND
+                AND configuration = (SELECT hash FROM reward_configurations FINAL ORDER BY current_since DESC LIMIT 1)
+            GROUP BY sequence, trajectory_id
+        ) AS rewarded
+        INNER JOIN (
+            SELECT sequence, trajectory_id,
+                argMin(toUnixTimestamp64Milli(stream_time) - toInt64(1000 * seconds), ingest_revision) AS began
+            FROM trajectory_signals
+            WHERE stream = {stream:String} AND model_version IN {models:Array(String)}
+                AND stream_time >= {since:DateTime64(3, 'UTC')} - INTERVAL {maturity:Int64} MILLISECOND
+            GROUP BY sequence, trajectory_id
+        ) AS measured USING (sequence, trajectory_id)
+        WHERE scored < began + {maturity:Int64}
+        GROUP BY session, if(session = '', sequence, 0), if({is_split:Bool}, '', model)
     )
-    WHERE place < {end:Int64}
-    ORDER BY scored, place_in_stream
+    WHERE session_began >= toUnixTimestamp64Milli({since:DateTime64(3, 'UTC')})
+        AND began_in + {matured:Int64} < {end:Int64}
+    ORDER BY session_began, first.3
 """
 # What people said outright, and what they showed by asking for rework or giving up; a comment is no rating.
 _RATINGS = """
@@ -208,19 +230,21 @@ def windows_of(
     Drain the outcomes before: those that the stream had at `now` belong into them. `observed` is how long after its end
     a window is open at the gateways. `session_keys` are what gateways
     stored sessions under. `trajectories` is the stream that rewards are of. They are those that were first computed
-    under the configuration in force, one for each session; a trajectory without a session is one by itself. Where the
-    traffic cannot be split, those of the control from the time before count too, for as long as the candidate bakes.
+    under the configuration in force. Where the traffic cannot be split, those of the control from the time before count
+    too, for as long as the candidate bakes, and sessions that go on with the candidate begin anew.
     """
     milliseconds = WINDOW_SECONDS * 1000
     settling = timedelta(seconds=SETTLING_SECONDS)
     since = rollout.started_at.astimezone(UTC).replace(tzinfo=None)
-    asked = {
+    asked: dict[str, Any] = {
         "deployment": rollout.deployment_id,
         "models": [rollout.candidate, rollout.control],
         "since": since,
         "stream": trajectories,
         "window": milliseconds,
-        "lag": int(REWARD_LAG.total_seconds() * 1000),
+        "maturity": int(MATURITY_SECONDS * 1000),
+        "matured": int(MATURED_SECONDS) // WINDOW_SECONDS,
+        "is_split": rollout.strategy != "immediate",
         "open": int((observed + settling).total_seconds() * 1000),
         "end": int((now - observed - 2 * settling).timestamp() * 1000) // milliseconds,
     }
@@ -236,7 +260,8 @@ def windows_of(
         found = _of(counted, row["place"], step_at(row["place"]), row["model_id"])
         found.rated, found.negative = found.rated + 1, found.negative + row["is_negative"]
     for row in warehouse.query(_REWARDS, asked | {"since": since - before}).iter_rows(named=True):
-        _of(counted, row["place"], step_at(row["place"]), row["model_id"]).rewards.append(row["reward"])
+        place = row["began_in"] + asked["matured"]
+        _of(counted, place, step_at(row["began_in"]), row["model_id"]).rewards.append(row["reward"])
     return [_window(rollout, *key, arms) for key, arms in sorted(counted.items())]
 
 

@@ -185,9 +185,9 @@ def test_a_model_that_took_over_at_once_bakes_by_its_rewards_or_asks_a_person(  
     assert (state.phase, state.weights) == ("baking", {NEW: 1.0})
     began, controller = state.change.at, deployment.controller(stream, tables)
     choose_configuration(tables, "configuration-1", began - timedelta(days=1))
-    store_rewards(tables, 200, at=began - timedelta(hours=1), totals=before, model=OLD)
+    store_rewards(tables, 200, at=began - timedelta(hours=1), totals=before, model=OLD, seconds=60)
     if after:
-        store_rewards(tables, 150, at=began + timedelta(hours=1), totals=after, model=NEW, first=1001)
+        store_rewards(tables, 150, at=began + timedelta(hours=1), totals=after, model=NEW, first=1001, seconds=60)
     early = controller.tick(began + timedelta(minutes=110))
     assert early.state is not None
     assert early.state.phase == "baking", "it bakes for its time"
