@@ -13,8 +13,10 @@ first failure no more: one session is one error. A rating that the gateway tells
 as long before the stream stored it as it says that it lasted, whatever its agent's clock says, and is rewarded in time
 if that was scored within `MATURITY_SECONDS` of its beginning; all others are as if they were not. A session began with
 the first of its trajectories, whose reward is its only one: what else it earns is more of the same, but would count as
-so many sessions that agree. What began before the rollout does not count: it was all given to the control. A trajectory
-without a session is one by itself.
+so many sessions that agree. A trajectory without a session is one by itself.
+
+What began before the rollout does not count: it was all given to the control, or is of an earlier rollout of the model,
+which has the same id where an A/B test follows it.
 """
 
 from bisect import bisect_right
@@ -62,6 +64,7 @@ _OUTCOMES = """
             minIf(sequence, failed) OVER (PARTITION BY session_id, model_id) AS first_failure
         FROM serving_outcomes FINAL
         WHERE deployment_id = {deployment:String} AND model_id IN {models:Array(String)}
+            AND started_at >= {since:DateTime64(3, 'UTC')}
     )
     WHERE (first_failure = 0 OR sequence <= first_failure)
         AND toUnixTimestamp64Milli(stream_time) < (place + 1) * {window:UInt32} + {open:Int64}

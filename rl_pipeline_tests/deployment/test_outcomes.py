@@ -212,6 +212,17 @@ def test_outcomes_are_counted_by_window_step_and_model(warehouse: ClickHouseWare
     ]
 
 
+def test_a_rollout_counts_nothing_of_an_earlier_one_of_the_same_model(warehouse: ClickHouseWarehouse) -> None:
+    earlier = START - timedelta(days=3)
+    store(
+        warehouse,
+        told("a", earlier, failed=True),
+        told("b", earlier, model_id="old", feedback="negative"),
+        told("a", START + WINDOW, failed=True),
+    )
+    assert counts(windows_of(warehouse, ROLLOUT, LATER, session_keys=[KEY])) == [(1, 0, 0.1, Arm(1, 1), Arm())]
+
+
 def test_a_window_is_given_once_it_is_closed_for_every_clock(warehouse: ClickHouseWarehouse) -> None:
     store(warehouse, told("a", START + WINDOW), told("b", START + 2 * WINDOW))
     for windows in range(3):
