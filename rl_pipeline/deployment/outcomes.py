@@ -7,20 +7,22 @@ of a session that was erased with its user is not stored.
 window in which its session began (`deployment.windows`). By the end of its time the gateway has told of it, and
 `SETTLING_SECONDS` later the stream has it; what comes later than that counts in no window. A rating that came by the
 feedback stream belongs to the window in which it was stored. A session that is told again counts again, but after its
-first failure no more: one session is one error. A rating that the gateway tells of too counts once.
+first failure no more: one session is one error. A rating that the gateway tells of too counts once, where it was known
+first.
 
 **A reward belongs to the window in which its session began**, and is read `MATURED_SECONDS` later. A trajectory began
 as long before the stream stored it as it says that it lasted, whatever its agent's clock says, and is rewarded in time
 if that was scored within `MATURITY_SECONDS` of its beginning; all others are as if they were not. A session began with
 the first of its trajectories, whose reward is its only one: what else it earns is more of the same, but would count as
-so many sessions that agree. A trajectory without a session is one by itself.
+so many sessions that agree. A trajectory without a session is one by itself. It counts as it was first scored: another
+reward configuration changes what is scored from then on, for both arms, and nothing of what was read.
 
 What began before the rollout does not count: it was all given to the control, or is of an earlier rollout of the model,
 which has the same id where an A/B test follows it.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -60,7 +62,8 @@ _OUTCOMES = """
         count() AS sessions, countIf(failed) AS errors,
         countIf(feedback != '') AS rated, countIf(feedback = 'negative') AS negative
     FROM (
-        SELECT started_at, stream_time, step, model_id, failed, feedback, sequence,
+        SELECT started_at, stream_time, step, model_id, failed, sequence,
+            if(has({rated_before:Array(String)}, session_id), '', serving_outcomes.feedback) AS feedback,
             minIf(sequence, failed) OVER (PARTITION BY session_id, model_id) AS first_failure
         FROM serving_outcomes FINAL
         WHERE deployment_id = {deployment:String} AND model_id IN {models:Array(String)}
@@ -77,11 +80,11 @@ _REWARDS = """
         SELECT min(began) AS session_began, argMin((model, reward, sequence), (began, sequence)) AS first
         FROM (
             SELECT sequence, trajectory_id, any(session_id) AS session, any(model_version) AS model,
-                argMin(raw_total, scored_at) AS reward, toUnixTimestamp64Milli(min(scored_at)) AS scored
+                argMin(raw_total, (scored_at, configuration)) AS reward,
+                toUnixTimestamp64Milli(min(scored_at)) AS scored
             FROM rewards
             WHERE stream = {stream:String} AND revision = 0 AND model_version IN {models:Array(String)}
                 AND stream_time >= {since:DateTime64(3, 'UTC')} - INTERVAL {maturity:Int64} MILLISECOND
-                AND configuration = (SELECT hash FROM reward_configurations FINAL ORDER BY current_since DESC LIMIT 1)
             GROUP BY sequence, trajectory_id
         ) AS rewarded
         INNER JOIN (
@@ -115,7 +118,9 @@ _RATINGS = """
     ORDER BY place
 """
 _RATED_AT_GATEWAYS = """
-    SELECT DISTINCT session_id FROM serving_outcomes WHERE deployment_id = {deployment:String} AND feedback != ''
+    SELECT session_id, toUnixTimestamp64Milli(min(stream_time)) AS told FROM serving_outcomes
+    WHERE deployment_id = {deployment:String} AND feedback != '' AND started_at >= {since:DateTime64(3, 'UTC')}
+    GROUP BY session_id
 """
 
 
@@ -232,9 +237,9 @@ def windows_of(
 
     Drain the outcomes before: those that the stream had at `now` belong into them. `observed` is how long after its end
     a window is open at the gateways. `session_keys` are what gateways
-    stored sessions under. `trajectories` is the stream that rewards are of. They are those that were first computed
-    under the configuration in force. Where the traffic cannot be split, those of the control from the time before count
-    too, for as long as the candidate bakes, and sessions that go on with the candidate begin anew.
+    stored sessions under. `trajectories` is the stream that rewards are of. Where the traffic cannot be split, those of
+    the control from the time before count too, for as long as the candidate bakes, and sessions that go on with the
+    candidate begin anew.
     """
     milliseconds = WINDOW_SECONDS * 1000
     settling = timedelta(seconds=SETTLING_SECONDS)
@@ -253,13 +258,14 @@ def windows_of(
     }
     before = timedelta(seconds=rollout.bake_seconds if rollout.strategy == "immediate" else 0)
     counted: dict[tuple[int, int], dict[str, _Counted]] = {}
-    for row in warehouse.query(_OUTCOMES, asked).iter_rows(named=True):
+    ratings, rated_before = _ratings(warehouse, asked, session_keys)
+    for row in warehouse.query(_OUTCOMES, asked | {"rated_before": rated_before}).iter_rows(named=True):
         found = _of(counted, row["place"], row["step"], row["model_id"])
         found.sessions, found.errors, found.rated, found.negative = (
             row[name] for name in ("sessions", "errors", "rated", "negative")
         )
     step_at = _steps(counted)
-    for row in _ratings(warehouse, asked, session_keys):
+    for row in ratings:
         found = _of(counted, row["place"], step_at(row["place"]), row["model_id"])
         found.rated, found.negative = found.rated + 1, found.negative + row["is_negative"]
     for row in warehouse.query(_REWARDS, asked | {"since": since - before}).iter_rows(named=True):
@@ -270,13 +276,25 @@ def windows_of(
 
 def _ratings(
     warehouse: Warehouse, asked: Mapping[str, Any], session_keys: Sequence[RedactionKey]
-) -> Iterator[dict[str, Any]]:
-    """Ratings that came by the feedback stream, one for each session, but for those that a gateway tells of too."""
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Ratings that came by the feedback stream, one for each session, but for those that a gateway had told of when
+    their windows were closed; and the sessions, as gateways store them, whose ratings a gateway told of later."""
     ratings = warehouse.query(_RATINGS, asked)
-    if ratings.height:
-        known = set(warehouse.query(_RATED_AT_GATEWAYS, asked)["session_id"])
-        told = {name for stored, name in stored_names(session_keys, ratings["session_id"]).items() if stored in known}
-        yield from (row for row in ratings.iter_rows(named=True) if row["session_id"] not in told)
+    if not ratings.height:
+        return [], []
+    told = dict(warehouse.query(_RATED_AT_GATEWAYS, asked).iter_rows())
+    stored: dict[str, list[str]] = {}
+    for name_there, name in stored_names(session_keys, ratings["session_id"]).items():
+        if name_there in told:
+            stored.setdefault(name, []).append(name_there)
+    counted, rated_before = [], []
+    for row in ratings.iter_rows(named=True):
+        closed = (row["place"] + 1) * asked["window"] + asked["open"]
+        there = stored.get(row["session_id"], [])
+        if all(told[each] >= closed for each in there):
+            counted.append(row)
+            rated_before += there
+    return counted, rated_before
 
 
 def _of(counted: dict[tuple[int, int], dict[str, _Counted]], place: int, step: int, model_id: str) -> _Counted:

@@ -296,14 +296,7 @@ def test_a_session_that_is_told_again_counts_again_until_its_first_failure(wareh
     ]
 
 
-def choose_configuration(warehouse: ClickHouseWarehouse, name: str, since: datetime) -> None:
-    row = {"hash": name, "scores_hash": "s", "configuration": "{}", "first_used_at": since, "current_since": since}
-    warehouse.insert("reward_configurations", pl.DataFrame([row]))
-
-
 def test_rewards_are_read_a_maturity_after_their_sessions_began_in_this_order(warehouse: ClickHouseWarehouse) -> None:
-    choose_configuration(warehouse, "former", START - timedelta(days=9))
-    choose_configuration(warehouse, "configuration-1", START - timedelta(days=1))
     store(warehouse, told("a", START + WINDOW), told("b", START + 60 * WINDOW, step=1))
     began = START + 5 * WINDOW
     for number, (seconds, reward) in enumerate([(600, 0.5), (30, 0.1), (1790, 0.9)]):
@@ -311,7 +304,6 @@ def test_rewards_are_read_a_maturity_after_their_sessions_began_in_this_order(wa
         store_rewards(warehouse, 1, at=at, totals=(reward,), model="new", seconds=seconds, first=9 - number)
     store_rewards(warehouse, 2, at=began + 60 * WINDOW, totals=(0.7,), model="old", first=11, seconds=0)
     store_rewards(warehouse, 2, at=began, model="new", revision=1, seconds=0, first=21)
-    store_rewards(warehouse, 2, at=began, model="new", configuration="former", first=31, seconds=0)
     store_rewards(warehouse, 2, at=began, model="third", first=41, seconds=0)
     assert counts(windows_of(warehouse, ROLLOUT, LATER, session_keys=[KEY])) == [
         (1, 0, 0.1, Arm(1), Arm()),
@@ -325,7 +317,6 @@ def test_rewards_are_read_a_maturity_after_their_sessions_began_in_this_order(wa
 
 
 def test_what_is_scored_too_late_or_began_before_the_rollout_does_not_count(warehouse: ClickHouseWarehouse) -> None:
-    choose_configuration(warehouse, "configuration-1", START - timedelta(days=1))
     at = START + timedelta(hours=1)
     store_rewards(warehouse, 1, at=at, totals=(0.5,), model="old", seconds=MATURITY_SECONDS)
     store_rewards(warehouse, 1, at=at, totals=(0.6,), model="new", seconds=MATURITY_SECONDS - 1, first=2)
@@ -346,7 +337,6 @@ def test_identical_models_stay_though_failures_are_scored_long_before_successes(
 ) -> None:
     """One task in five fails after 30 s and earns little, all others succeed after 10 minutes. The candidate is new and
     the control was there before: counted when they are scored, most of these candidates would be rolled back."""
-    choose_configuration(warehouse, "configuration-1", START - timedelta(days=1))
     pairs = range(8)
     tasks = pl.concat([fast_failures(pair) for pair in pairs]).with_row_index("sequence", 1)
     tasks = tasks.with_columns(
@@ -386,7 +376,6 @@ def fast_failures(seed: int) -> pl.DataFrame:
 
 
 def test_where_nothing_is_split_the_rewards_of_the_time_before_are_there_too(warehouse: ClickHouseWarehouse) -> None:
-    choose_configuration(warehouse, "configuration-1", START - timedelta(days=1))
     store_rewards(warehouse, 1, at=START - 40 * WINDOW, totals=(0.8,), model="old", session="a", seconds=0)
     store_rewards(warehouse, 1, at=START - 400 * WINDOW, totals=(0.1,), model="old", first=11, seconds=0)
     store_rewards(warehouse, 1, at=START + 40 * WINDOW, totals=(0.7,), model="new", session="a", first=21, seconds=0)
@@ -400,7 +389,6 @@ def test_where_nothing_is_split_the_rewards_of_the_time_before_are_there_too(war
 
 
 def test_a_reward_that_is_computed_or_published_again_changes_no_window(warehouse: ClickHouseWarehouse) -> None:
-    choose_configuration(warehouse, "configuration-1", START - timedelta(days=1))
     at = START + 5 * WINDOW
     store_rewards(warehouse, 3, at=at, totals=(0.2, 0.4, 0.6), model="new", seconds=9)
     before = windows_of(warehouse, ROLLOUT, LATER, session_keys=[KEY])
@@ -414,8 +402,29 @@ def test_a_reward_that_is_computed_or_published_again_changes_no_window(warehous
     assert before[0].candidate.rewards == (0.2, 0.4, 0.6)
 
 
+def test_another_reward_configuration_changes_no_window_that_was_given(warehouse: ClickHouseWarehouse) -> None:
+    at = START + 5 * WINDOW
+    store_rewards(warehouse, 3, at=at, totals=(0.2, 0.4, 0.6), model="new", seconds=9)
+    before = windows_of(warehouse, ROLLOUT, LATER, session_keys=[KEY])
+    changed = at + timedelta(minutes=15)
+    row = {"hash": "another", "scores_hash": "s", "configuration": "{}"}
+    warehouse.insert(
+        "reward_configurations", pl.DataFrame([row | {"first_used_at": changed, "current_since": changed}])
+    )
+    warehouse.execute(
+        """
+        INSERT INTO rewards SELECT * REPLACE (
+            'another' AS configuration, 1 - raw_total AS raw_total, scored_at + INTERVAL 15 MINUTE AS scored_at
+        ) FROM rewards
+        """
+    )
+    store_rewards(warehouse, 1, at=changed, totals=(0.9,), model="new", configuration="another", first=11, seconds=9)
+    after = windows_of(warehouse, ROLLOUT, LATER, session_keys=[KEY])
+    assert after[:-1] == before
+    assert [window.candidate.rewards for window in after] == [(0.2, 0.4, 0.6), (0.9,)]
+
+
 def test_a_session_has_one_reward_that_of_the_trajectory_with_which_it_began(warehouse: ClickHouseWarehouse) -> None:
-    choose_configuration(warehouse, "configuration-1", START - timedelta(days=1))
     at = START + 95 * WINDOW
     store_rewards(warehouse, 3, at=at, totals=(0.2, 0.4, 0.6), model="new", session="a", first=11, seconds=900)
     store_rewards(warehouse, 2, at=at, totals=(0.8, 0.9), model="old", session="a", first=21, seconds=800)
@@ -429,25 +438,31 @@ def test_a_session_has_one_reward_that_of_the_trajectory_with_which_it_began(war
     assert windows_of(warehouse, ROLLOUT, LATER, session_keys=[KEY]) == found
 
 
+def trajectory(name: str, session: str, model: str) -> dict[str, Any]:
+    return {
+        "trajectory_id": name,
+        "session_id": session,
+        "model_version": model,
+        "stream_time": START + WINDOW,
+        "held": True,
+    }
+
+
+def feedback(sequence: int, trajectory: str, kind: str, place: int, rating: int = 0) -> dict[str, Any]:
+    return {
+        "stream": "RL_FEEDBACK",
+        "sequence": sequence,
+        "stream_time": START,
+        "verdict": "accepted",
+        "revision": 1,
+        "trajectory_id": trajectory,
+        "kind": kind,
+        "rating": rating,
+        "drained_at": START + place * WINDOW,
+    }
+
+
 def test_ratings_that_came_by_the_feedback_stream_count_once_for_a_session(warehouse: ClickHouseWarehouse) -> None:
-    def trajectory(name: str, session: str, model: str) -> dict[str, Any]:
-        return {"trajectory_id": name, "session_id": session, "model_version": model, "stream_time": START + WINDOW}
-
-    def feedback(sequence: int, trajectory: str, kind: str, place: int, rating: int = 0) -> dict[str, Any]:
-        row = {
-            "stream": "RL_FEEDBACK",
-            "sequence": sequence,
-            "stream_time": START,
-            "verdict": "accepted",
-            "revision": 1,
-        }
-        return row | {
-            "trajectory_id": trajectory,
-            "kind": kind,
-            "rating": rating,
-            "drained_at": START + place * WINDOW,
-        }
-
     warehouse.insert(
         "trajectories",
         pl.DataFrame(
@@ -458,7 +473,7 @@ def test_ratings_that_came_by_the_feedback_stream_count_once_for_a_session(wareh
                 trajectory("t4", "c", "old"),
                 trajectory("t5", "d", "new"),
             ]
-        ).with_columns(held=True),
+        ),
     )
     warehouse.insert(
         "trajectory_feedback",
@@ -482,8 +497,20 @@ def test_ratings_that_came_by_the_feedback_stream_count_once_for_a_session(wareh
     ]
 
 
+def test_a_rating_that_a_gateway_tells_of_later_stays_where_it_was_counted(warehouse: ClickHouseWarehouse) -> None:
+    warehouse.insert("trajectories", pl.DataFrame([trajectory("t1", "a", "new"), trajectory("t2", "b", "old")]))
+    ratings = [feedback(1, "t1", "thumbs_down", 4), feedback(2, "t2", "thumbs_up", 4)]
+    warehouse.insert("trajectory_feedback", pl.DataFrame(ratings))
+    store(warehouse, told("else", START + 4 * WINDOW))
+    given = windows_of(warehouse, ROLLOUT, START + 5 * WINDOW + CLOSED, session_keys=[KEY])
+    assert counts(given) == [(4, 0, 0.1, Arm(1, rated=1, negative=1), Arm(rated=1))]
+    store(warehouse, told(stored_name(KEY, "a"), START + 60 * WINDOW, feedback="negative", sequence=9))
+    found = windows_of(warehouse, ROLLOUT, LATER, session_keys=[KEY])
+    assert found[:1] == given
+    assert counts(found[1:]) == [(60, 0, 0.1, Arm(1), Arm())]
+
+
 def test_what_comes_later_never_changes_a_window_that_was_given(warehouse: ClickHouseWarehouse) -> None:
-    choose_configuration(warehouse, "configuration-1", START - timedelta(days=1))
     given: list[Window] = []
     for round_number in range(6):
         now = START + (round_number + 1) * 30 * WINDOW
