@@ -4,13 +4,15 @@ Whole rollouts on a simulated clock, through the judgement and the phases of the
 over 4 hours at least, with 50, 100 and 150 sessions of the candidate in its steps, then all the traffic for half an
 hour. Controller and watchdog both look; whoever decides first, decides. Both models fail in 2 % of their sessions, have
 rewards of 0.70 with a standard deviation of 0.25, and bad ratings from 10 % of the 15 % of users who rate, unless a row
-says otherwise. Minutes are from the start of the rollout until the window was closed that made the evidence enough,
-which is a minute after its end.
+says otherwise. Work takes 10 minutes (the median; one in ten takes too long to count), but work that fails takes half a
+minute. Minutes are from the start of the rollout until the window was closed that made the evidence enough, which is a
+minute after its end; rewards count 32 minutes after the beginning of their sessions.
 
 Rows under "plain rule" are the specification's thresholds on windows of five minutes, by the clock alone.
 
-- `false_rollback_max`: the highest share of healthy models that are rolled back, over traffic, bursts of errors, and a
-  real share that is half as high again as the configured one; an outage of both arms is `outage_rollback`.
+- `false_rollback_max`: the highest share of healthy models that are rolled back, over traffic, bursts of errors, a real
+  share that is half as high again as the configured one, and work of both whose failures are known long before its
+  successes; an outage of both arms is `outage_rollback`.
 - `caught_8pct_100k`, `p90_minutes_100k`: a model with 8 % errors at 100,000 sessions a day.
 - `literal_false_rollback`: the lowest share of healthy models that the plain rule rolls back.
 """
@@ -34,6 +36,9 @@ SESSIONS_A_DAY = (1_000, 10_000, 100_000)
 HEALTHY, OUTAGE, ERRORS = "healthy", "15-minute outage of both", "8 % errors"
 OUT_OF_ORDER = "all fail once all traffic is its own"
 BURSTS, REAL_SHARE = "24 bursts of errors a day", "real share 1.5 x configured"
+FAST_FAILURES = "20 % of the work fails at once"
+WORKING = Model(reward=0.80, spread=0.10, failing=0.20)
+"""Its bad work is known long before its good work."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +57,12 @@ ROWS = (
     Row(BURSTS, replace(ANY, bursts_a_day=24), 1_000),
     Row(REAL_SHARE, replace(ANY, real_share=1.5), 1_000),
     Row(OUTAGE, replace(ANY, outage_minutes=15), 2_000),
+    Row(FAST_FAILURES, replace(ANY, candidate=WORKING, control=WORKING), 1_000),
     Row(ERRORS, replace(ANY, candidate=Model(errors=0.08)), 500),
     Row("8 % errors from the 50 % step on", replace(ANY, candidate=Model(errors=0.08), bad_from_step=2), 500),
     Row(OUT_OF_ORDER, replace(ANY, candidate=Model(errors=1.0), bad_from_step=3), 500),
     Row("rewards lower by 0.10", replace(ANY, candidate=Model(reward=0.60)), 500),
+    Row("40 % of its work fails at once", replace(ANY, candidate=replace(WORKING, failing=0.40), control=WORKING), 500),
     Row("bad ratings three times as often", replace(ANY, candidate=Model(negative=0.30)), 500),
     Row(HEALTHY, ANY, 2_000, "literal"),
     Row(OUTAGE, replace(ANY, outage_minutes=15), 500, "literal"),
@@ -113,7 +120,9 @@ def figures(cells: dict[tuple[str, EvidenceRule, int], Cell]) -> dict[str, float
         return [cells[name, rule, sessions].rolled_back for sessions in SESSIONS_A_DAY]
 
     return {
-        "false_rollback_max": max(rolled_back(HEALTHY) + rolled_back(BURSTS) + rolled_back(REAL_SHARE)),
+        "false_rollback_max": max(
+            rate for name in (HEALTHY, BURSTS, REAL_SHARE, FAST_FAILURES) for rate in rolled_back(name)
+        ),
         "caught_8pct_100k": rolled_back(ERRORS)[-1],
         "p90_minutes_100k": cells[ERRORS, "evidence", 100_000].minutes[1],
         "outage_rollback": max(rolled_back(OUTAGE)),

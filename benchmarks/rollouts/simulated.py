@@ -1,13 +1,14 @@
 """Simulated traffic, and rollouts that follow the real judgement on it.
 
 Sessions arrive at random, are given to an arm by the real share, and fail, are rewarded and are rated as their model's
-figures say. Weather changes those of both arms alike. A judgement sees the windows that are closed by then. The clock
-jumps to where a step can end: a judgement does not depend on when it was asked for before, and it says itself when it
-would first have been to roll back.
+figures say. Weather changes those of both arms alike. A session's work takes its time, and its reward counts as in the
+product: if it was scored within the maturity, once that has passed. A judgement sees the windows that are closed by
+then. The clock jumps to where a step can end: a judgement does not depend on when it was asked for before, and it says
+itself when it would first have been to roll back.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -17,7 +18,14 @@ from rl_pipeline.deployment import phases
 from rl_pipeline.deployment.judging import Judgement, Limits, Mode, judge
 from rl_pipeline.deployment.state import DesiredState, EvidenceRule, RampStep, Rollout, ServedModel
 from rl_pipeline.deployment.strategy import ramp
-from rl_pipeline.deployment.windows import CLOSED_SECONDS, WINDOW_SECONDS, Arm, Window
+from rl_pipeline.deployment.windows import (
+    CLOSED_SECONDS,
+    MATURED_SECONDS,
+    MATURITY_SECONDS,
+    WINDOW_SECONDS,
+    Arm,
+    Window,
+)
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 BAKE_SECONDS = 1800
@@ -26,6 +34,12 @@ LIMITS = Limits()
 _CLOSING = timedelta(seconds=WINDOW_SECONDS + CLOSED_SECONDS)
 """From the start of a window until the controller sees it; the watchdog does sooner."""
 MODES: tuple[Mode, ...] = ("full", "watchdog")
+WORK_SECONDS, WORK_SPREAD = 600.0, 0.8
+"""Median of how long the work of a session takes, and the standard deviation of its logarithm: one in ten is scored too
+late to count."""
+FAILED_WORK_SECONDS, FAILED_WORK_REWARD = 30.0, 0.10
+SCORING_SECONDS = 60.0
+"""From the end of the work to its reward."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +50,9 @@ class Model:
     reward: float = 0.70
     spread: float = 0.25
     negative: float = 0.10
+    failing: float = 0.0
+    """Share of its sessions whose work comes to nothing: it ends at once and earns little, while all else takes its
+    time. To the gateway they are no errors."""
 
 
 HEALTHY = Model()
@@ -120,7 +137,8 @@ def _follow(world: World, state: DesiredState, horizon: float) -> Course:
         rollout, now = state.rollout, START + timedelta(seconds=seconds)
         if now == rollout.step_since:
             stretch = _seconds_of(rollout.current, world.traffic, rollout.rule)
-        windows += simulated_windows(world, seconds, seconds + stretch, rollout.step, rollout.current.share)
+        more = simulated_windows(world, seconds, seconds + stretch, rollout.step, rollout.current.share)
+        windows = in_order([*windows, *more])
         seconds, now = seconds + stretch, now + timedelta(seconds=stretch)
         closed = [window for window in windows if window.start + _CLOSING <= now]
         judgements = [judge(rollout, state.phase, closed, now, mode=mode, limits=LIMITS) for mode in MODES]
@@ -142,7 +160,8 @@ def _follow(world: World, state: DesiredState, horizon: float) -> Course:
 
 
 def simulated_windows(world: World, begin: float, end: float, step: int, share: float) -> list[Window]:
-    """What both arms do in a stretch of time; windows without a session are left out, as nobody would report them."""
+    """What both arms do in a stretch of time, and after it the windows in which the rewards of that are read; windows
+    with nothing are left out, as nobody would report them."""
     random, traffic = world.random, world.traffic
     starts = np.arange(begin, end, WINDOW_SECONDS)
     sessions = random.poisson(traffic.sessions_a_day * WINDOW_SECONDS / DAY, len(starts))
@@ -154,22 +173,68 @@ def simulated_windows(world: World, begin: float, end: float, step: int, share: 
         _arms(candidate, candidates[seen], fails, traffic.rated, random),
         _arms(traffic.control, (sessions - candidates)[seen], fails, traffic.rated, random),
     ]
-    times = (START + timedelta(seconds=each) for each in starts[seen].tolist())
-    return [Window(start, step, share, one, other) for start, one, other in zip(times, *arms, strict=True)]
+    times = [START + timedelta(seconds=each) for each in starts[seen].tolist()]
+    counted = [Window(start, step, share, one, other) for start, one, other in zip(times, *arms, strict=True)]
+    rewards = (
+        _rewards(candidate, candidates[seen], fails, random),
+        _rewards(traffic.control, (sessions - candidates)[seen], fails, random),
+    )
+    matured = timedelta(seconds=MATURED_SECONDS)
+    rewarded = [
+        Window(start + matured, step, share, one, other)
+        for start, one, other in zip(times, *rewards, strict=True)
+        if one.rewards or other.rewards
+    ]
+    return in_order([*counted, *rewarded])
+
+
+def in_order(windows: list[Window]) -> list[Window]:
+    """Oldest first, and one for each start and step, as the product has them."""
+    found: dict[tuple[datetime, int], Window] = {}
+    for window in windows:
+        key = window.start, window.step
+        found[key] = _joined(found[key], window) if key in found else window
+    return [found[key] for key in sorted(found)]
+
+
+def _joined(one: Window, other: Window) -> Window:
+    return replace(one, candidate=_sum(one.candidate, other.candidate), control=_sum(one.control, other.control))
+
+
+def _sum(one: Arm, other: Arm) -> Arm:
+    return Arm(
+        one.sessions + other.sessions,
+        one.errors + other.errors,
+        one.rated + other.rated,
+        one.negative + other.negative,
+        one.rewards + other.rewards,
+    )
 
 
 def _arms(
     model: Model, sessions: np.ndarray, fails: np.ndarray, rated: float, random: np.random.Generator
 ) -> list[Arm]:
-    """One arm's windows. A session that fails of the weather earns little and annoys."""
+    """What one arm's sessions come to, window by window. One that fails of the weather annoys."""
     errors = random.binomial(sessions, np.maximum(model.errors, fails))
     ratings = random.binomial(sessions, rated)
     negative = random.binomial(ratings, np.maximum(model.negative, fails))
-    means = np.repeat(model.reward * (1 - fails), sessions)
-    rewards = random.normal(means, model.spread).clip(0, 1).tolist()
-    ends = np.cumsum(sessions).tolist()
-    columns = (each.tolist() for each in (sessions, errors, ratings, negative))
-    return [Arm(n, e, r, bad, tuple(rewards[end - n : end])) for n, e, r, bad, end in zip(*columns, ends, strict=True)]
+    return list(map(Arm, *(each.tolist() for each in (sessions, errors, ratings, negative))))
+
+
+def _rewards(model: Model, sessions: np.ndarray, fails: np.ndarray, random: np.random.Generator) -> list[Arm]:
+    """What one arm's sessions earn, by the windows in which they began, as far as it is scored in time. One that fails
+    of the weather earns little."""
+    window = np.repeat(np.arange(len(sessions)), sessions)
+    is_failing = random.random(len(window)) < model.failing
+    means = np.where(is_failing, FAILED_WORK_REWARD, (model.reward * (1 - fails))[window])
+    seconds = np.where(
+        is_failing, FAILED_WORK_SECONDS, random.lognormal(math.log(WORK_SECONDS), WORK_SPREAD, len(window))
+    )
+    is_in_time = seconds + SCORING_SECONDS < MATURITY_SECONDS
+    rewards = random.normal(means, model.spread).clip(0, 1)[is_in_time].tolist()
+    counts = np.bincount(window[is_in_time], minlength=len(sessions))
+    ends = np.cumsum(counts).tolist()
+    return [Arm(rewards=tuple(rewards[end - n : end])) for n, end in zip(counts.tolist(), ends, strict=True)]
 
 
 def _incidents(traffic: Traffic, seconds: float, random: np.random.Generator) -> list[tuple[float, float, float]]:

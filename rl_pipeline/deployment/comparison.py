@@ -115,6 +115,7 @@ class Comparison:
 def compare(columns: Columns, weights: Mapping[Metric, float], limits: Limits) -> Comparison:
     """Follow the evidence over all windows with a split, oldest first."""
     split = columns.where(columns.is_split)
+    routed = split.where(split.sessions > 0)
     paths: dict[Metric, EvidencePath] = {metric: _PATHS[metric](split) for metric in weights}
     highest = {metric: np.maximum.accumulate(path.values) for metric, path in paths.items()}
     average = combined({metric: path.values for metric, path in paths.items()}, weights)
@@ -134,8 +135,8 @@ def compare(columns: Columns, weights: Mapping[Metric, float], limits: Limits) -
         end_of(split, _first(worse)),
         decided,
         exceeding[-1] if exceeding else None,
-        sample_ratio_path(split),
-        _doubted_since(split),
+        sample_ratio_path(routed),
+        _doubted_since(routed),
     )
 
 

@@ -68,19 +68,25 @@ class Strata:
 
     @classmethod
     def of(cls, columns: Columns, counted: Integers) -> "Strata":
-        """Join windows until they have enough of what is `counted` in both arms; an unfinished one is left out."""
-        expected = (counted * np.minimum(columns.share, 1 - columns.share)).tolist()
-        changes = ((np.diff(columns.step) != 0) | (np.diff(columns.share) != 0)).tolist()
+        """Join windows until they have enough of what is `counted` in both arms; an unfinished one is left out.
+
+        Windows with nothing of it are passed over: between those of one step may be some with what was earned at the
+        step before.
+        """
+        places = np.flatnonzero(counted)
+        step, share = columns.step[places], columns.share[places]
+        expected = (counted[places] * np.minimum(share, 1 - share)).tolist()
+        changes = ((np.diff(step) != 0) | (np.diff(share) != 0)).tolist()
         first, last = [], []
-        start, sum_of_stratum = 0, 0.0
-        for place, (more, changed) in enumerate(zip(expected, [False, *changes], strict=False)):
-            if changed:
-                start, sum_of_stratum = place, 0.0
+        begin, sum_of_stratum = None, 0.0
+        for place, more, changed in zip(places.tolist(), expected, [False, *changes], strict=False):
+            if begin is None or changed:
+                begin, sum_of_stratum = place, 0.0
             sum_of_stratum += more
             if sum_of_stratum >= LEAST_EXPECTED:
-                first.append(start)
+                first.append(begin)
                 last.append(place)
-                start, sum_of_stratum = place + 1, 0.0
+                begin = None
         return cls(np.array(first, np.int64), np.array(last, np.int64))
 
     def sums(self, values: Integers) -> Integers:

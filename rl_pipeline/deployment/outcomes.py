@@ -5,17 +5,24 @@ of a session that was erased with its user is not stored.
 
 **Windows never change once they are closed**, or a judgement could be another one later. An outcome belongs to the
 window in which its session began (`deployment.windows`). By the end of its time the gateway has told of it, and
-`SETTLING_SECONDS` later the stream has it; what comes later than that counts in no window. A reward belongs to the
-window `REWARD_LAG` after it was scored (by then it is in the table), a rating that came by the feedback stream to the
-one in which it was stored. A session that is told again counts again, but after its first failure no more: one session
-is one error. A rating that the gateway tells of too counts once.
+`SETTLING_SECONDS` later the stream has it; what comes later than that counts in no window. A rating that came by the
+feedback stream belongs to the window in which it was stored. A session that is told again counts again, but after its
+first failure no more: one session is one error. A rating that the gateway tells of too counts once, where it was known
+first.
 
-A session has one reward for each model, the one that was scored first: it stays with its model, and what else it earns
-is more of the same, but would count as so many sessions that agree.
+**A reward belongs to the window in which its session began**, and is read `MATURED_SECONDS` later. A trajectory began
+as long before the stream stored it as it says that it lasted, whatever its agent's clock says, and is rewarded in time
+if that was scored within `MATURITY_SECONDS` of its beginning; all others are as if they were not. A session began with
+the first of its trajectories, whose reward is its only one: what else it earns is more of the same, but would count as
+so many sessions that agree. A trajectory without a session is one by itself. It counts as it was first scored: another
+reward configuration changes what is scored from then on, for both arms, and nothing of what was read.
+
+What began before the rollout does not count: it was all given to the control, or is of an earlier rollout of the model,
+which has the same id where an A/B test follows it.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -23,7 +30,15 @@ from typing import Any, cast
 
 from rl_pipeline.contracts import ContractError, ServingOutcome, parse_message
 from rl_pipeline.deployment.state import Rollout
-from rl_pipeline.deployment.windows import OBSERVED_SECONDS, SETTLING_SECONDS, WINDOW_SECONDS, Arm, Window
+from rl_pipeline.deployment.windows import (
+    MATURED_SECONDS,
+    MATURITY_SECONDS,
+    OBSERVED_SECONDS,
+    SETTLING_SECONDS,
+    WINDOW_SECONDS,
+    Arm,
+    Window,
+)
 from rl_pipeline.ingestion.dead_letters import publish_dead_letters
 from rl_pipeline.ingestion.excerpts import excerpt_of
 from rl_pipeline.ingestion.judging import Judgement, Refusal, is_erased
@@ -39,8 +54,6 @@ SERVING_STREAM = "RL_SERVING"
 OUTCOMES_CONSUMER = "serving_outcomes"
 OUTCOME_SUBJECT = "agent.rl.serving.outcome.v1"
 
-REWARD_LAG = timedelta(minutes=2)
-
 _BATCH = 1000
 _LETTER_REVISION = 0
 
@@ -49,10 +62,12 @@ _OUTCOMES = """
         count() AS sessions, countIf(failed) AS errors,
         countIf(feedback != '') AS rated, countIf(feedback = 'negative') AS negative
     FROM (
-        SELECT started_at, stream_time, step, model_id, failed, feedback, sequence,
+        SELECT started_at, stream_time, step, model_id, failed, sequence,
+            if(has({rated_before:Array(String)}, session_id), '', serving_outcomes.feedback) AS feedback,
             minIf(sequence, failed) OVER (PARTITION BY session_id, model_id) AS first_failure
         FROM serving_outcomes FINAL
         WHERE deployment_id = {deployment:String} AND model_id IN {models:Array(String)}
+            AND started_at >= {since:DateTime64(3, 'UTC')}
     )
     WHERE (first_failure = 0 OR sequence <= first_failure)
         AND toUnixTimestamp64Milli(stream_time) < (place + 1) * {window:UInt32} + {open:Int64}
@@ -60,19 +75,32 @@ _OUTCOMES = """
     ORDER BY place, step
 """
 _REWARDS = """
-    SELECT intDiv(toUnixTimestamp64Milli(scored) + {lag:Int64}, {window:UInt32}) AS place, model_id, reward
+    SELECT intDiv(session_began, {window:UInt32}) AS began_in, first.1 AS model_id, first.2 AS reward
     FROM (
-        SELECT any(model_version) AS model_id, min(scored_at) AS scored,
-            argMin(sequence, (scored_at, sequence)) AS place_in_stream,
-            argMin(raw_total, (scored_at, sequence)) AS reward
-        FROM rewards
-        WHERE stream = {stream:String} AND revision = 0 AND model_version IN {models:Array(String)}
-            AND stream_time >= {since:DateTime64(3, 'UTC')}
-            AND configuration = (SELECT hash FROM reward_configurations FINAL ORDER BY current_since DESC LIMIT 1)
-        GROUP BY model_version, session_id, if(session_id = '', sequence, 0)
+        SELECT min(began) AS session_began, argMin((model, reward, sequence), (began, sequence)) AS first
+        FROM (
+            SELECT sequence, trajectory_id, any(session_id) AS session, any(model_version) AS model,
+                argMin(raw_total, (scored_at, configuration)) AS reward,
+                toUnixTimestamp64Milli(min(scored_at)) AS scored
+            FROM rewards
+            WHERE stream = {stream:String} AND revision = 0 AND model_version IN {models:Array(String)}
+                AND stream_time >= {since:DateTime64(3, 'UTC')} - INTERVAL {maturity:Int64} MILLISECOND
+            GROUP BY sequence, trajectory_id
+        ) AS rewarded
+        INNER JOIN (
+            SELECT sequence, trajectory_id,
+                argMin(toUnixTimestamp64Milli(stream_time) - toInt64(1000 * seconds), ingest_revision) AS began
+            FROM trajectory_signals
+            WHERE stream = {stream:String} AND model_version IN {models:Array(String)}
+                AND stream_time >= {since:DateTime64(3, 'UTC')} - INTERVAL {maturity:Int64} MILLISECOND
+            GROUP BY sequence, trajectory_id
+        ) AS measured USING (sequence, trajectory_id)
+        WHERE scored < began + {maturity:Int64}
+        GROUP BY session, if(session = '', sequence, 0), if({is_split:Bool}, '', model)
     )
-    WHERE place < {end:Int64}
-    ORDER BY scored, place_in_stream
+    WHERE session_began >= toUnixTimestamp64Milli({since:DateTime64(3, 'UTC')})
+        AND began_in + {matured:Int64} < {end:Int64}
+    ORDER BY session_began, first.3
 """
 # What people said outright, and what they showed by asking for rework or giving up; a comment is no rating.
 _RATINGS = """
@@ -90,7 +118,9 @@ _RATINGS = """
     ORDER BY place
 """
 _RATED_AT_GATEWAYS = """
-    SELECT DISTINCT session_id FROM serving_outcomes WHERE deployment_id = {deployment:String} AND feedback != ''
+    SELECT session_id, toUnixTimestamp64Milli(min(stream_time)) AS told FROM serving_outcomes
+    WHERE deployment_id = {deployment:String} AND feedback != '' AND started_at >= {since:DateTime64(3, 'UTC')}
+    GROUP BY session_id
 """
 
 
@@ -207,48 +237,64 @@ def windows_of(
 
     Drain the outcomes before: those that the stream had at `now` belong into them. `observed` is how long after its end
     a window is open at the gateways. `session_keys` are what gateways
-    stored sessions under. `trajectories` is the stream that rewards are of. They are those that were first computed
-    under the configuration in force, one for each session; a trajectory without a session is one by itself. Where the
-    traffic cannot be split, those of the control from the time before count too, for as long as the candidate bakes.
+    stored sessions under. `trajectories` is the stream that rewards are of. Where the traffic cannot be split, those of
+    the control from the time before count too, for as long as the candidate bakes, and sessions that go on with the
+    candidate begin anew.
     """
     milliseconds = WINDOW_SECONDS * 1000
     settling = timedelta(seconds=SETTLING_SECONDS)
     since = rollout.started_at.astimezone(UTC).replace(tzinfo=None)
-    asked = {
+    asked: dict[str, Any] = {
         "deployment": rollout.deployment_id,
         "models": [rollout.candidate, rollout.control],
         "since": since,
         "stream": trajectories,
         "window": milliseconds,
-        "lag": int(REWARD_LAG.total_seconds() * 1000),
+        "maturity": int(MATURITY_SECONDS * 1000),
+        "matured": int(MATURED_SECONDS) // WINDOW_SECONDS,
+        "is_split": rollout.strategy != "immediate",
         "open": int((observed + settling).total_seconds() * 1000),
         "end": int((now - observed - 2 * settling).timestamp() * 1000) // milliseconds,
     }
     before = timedelta(seconds=rollout.bake_seconds if rollout.strategy == "immediate" else 0)
     counted: dict[tuple[int, int], dict[str, _Counted]] = {}
-    for row in warehouse.query(_OUTCOMES, asked).iter_rows(named=True):
+    ratings, rated_before = _ratings(warehouse, asked, session_keys)
+    for row in warehouse.query(_OUTCOMES, asked | {"rated_before": rated_before}).iter_rows(named=True):
         found = _of(counted, row["place"], row["step"], row["model_id"])
         found.sessions, found.errors, found.rated, found.negative = (
             row[name] for name in ("sessions", "errors", "rated", "negative")
         )
     step_at = _steps(counted)
-    for row in _ratings(warehouse, asked, session_keys):
+    for row in ratings:
         found = _of(counted, row["place"], step_at(row["place"]), row["model_id"])
         found.rated, found.negative = found.rated + 1, found.negative + row["is_negative"]
     for row in warehouse.query(_REWARDS, asked | {"since": since - before}).iter_rows(named=True):
-        _of(counted, row["place"], step_at(row["place"]), row["model_id"]).rewards.append(row["reward"])
+        place = row["began_in"] + asked["matured"]
+        _of(counted, place, step_at(row["began_in"]), row["model_id"]).rewards.append(row["reward"])
     return [_window(rollout, *key, arms) for key, arms in sorted(counted.items())]
 
 
 def _ratings(
     warehouse: Warehouse, asked: Mapping[str, Any], session_keys: Sequence[RedactionKey]
-) -> Iterator[dict[str, Any]]:
-    """Ratings that came by the feedback stream, one for each session, but for those that a gateway tells of too."""
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Ratings that came by the feedback stream, one for each session, but for those that a gateway had told of when
+    their windows were closed; and the sessions, as gateways store them, whose ratings a gateway told of later."""
     ratings = warehouse.query(_RATINGS, asked)
-    if ratings.height:
-        known = set(warehouse.query(_RATED_AT_GATEWAYS, asked)["session_id"])
-        told = {name for stored, name in stored_names(session_keys, ratings["session_id"]).items() if stored in known}
-        yield from (row for row in ratings.iter_rows(named=True) if row["session_id"] not in told)
+    if not ratings.height:
+        return [], []
+    told = dict(warehouse.query(_RATED_AT_GATEWAYS, asked).iter_rows())
+    stored: dict[str, list[str]] = {}
+    for name_there, name in stored_names(session_keys, ratings["session_id"]).items():
+        if name_there in told:
+            stored.setdefault(name, []).append(name_there)
+    counted, rated_before = [], []
+    for row in ratings.iter_rows(named=True):
+        closed = (row["place"] + 1) * asked["window"] + asked["open"]
+        there = stored.get(row["session_id"], [])
+        if all(told[each] >= closed for each in there):
+            counted.append(row)
+            rated_before += there
+    return counted, rated_before
 
 
 def _of(counted: dict[tuple[int, int], dict[str, _Counted]], place: int, step: int, model_id: str) -> _Counted:

@@ -8,6 +8,11 @@ is closed, which it is `observed_seconds` after its end. Failures are known at o
 counted when they are told, failures would outrun successes, and a young candidate would look all bad. So whoever counts
 gives a window only once it is closed, and a closed window never changes. What comes of a session later, a failure or a
 rating, counts as a session of its own, in the window in which it comes.
+
+**What a session earned is known later than what failed**, and good work often takes longer than bad. So a reward counts
+only if it was scored within `MATURITY_SECONDS` of the beginning of its session, and is read `MATURED_SECONDS` after the
+window in which that began, never sooner: as a window of its own, under the step and the share of the beginning. By then
+as much is known of a young candidate as of the control.
 """
 
 from dataclasses import dataclass, field
@@ -22,6 +27,11 @@ SETTLING_SECONDS = 10.0
 """So long an outcome may be on its way from a gateway into the stream, and so far clocks may differ."""
 CLOSED_SECONDS = OBSERVED_SECONDS + 2 * SETTLING_SECONDS
 """So long after its end a window is closed for everybody, the controller too."""
+MATURITY_SECONDS = 1800.0
+"""So soon after the beginning of a session a reward has to be scored to count. Work that takes longer is left out for
+both arms; more of it would count with a longer time, and every fall of the rewards would be seen later."""
+MATURED_SECONDS = MATURITY_SECONDS + 120.0
+"""So long after a window began the rewards of its sessions are read: by then those scored in time are in the table."""
 
 
 def observed_seconds(idle_seconds: float) -> float:
@@ -46,7 +56,7 @@ class Arm:
     negative: int = 0
     """Those of them that were rated badly."""
     rewards: tuple[float, ...] = ()
-    """Raw rewards of trajectories, from 0 to 1, in the order in which they were stored."""
+    """Raw rewards, from 0 to 1, of sessions that began `MATURED_SECONDS` before, in the order in which they began."""
 
 
 @dataclass(frozen=True, slots=True)

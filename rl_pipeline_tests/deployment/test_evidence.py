@@ -122,6 +122,15 @@ def test_no_stratum_reaches_over_two_steps() -> None:
     assert (strata.first.tolist(), strata.last.tolist()) == ([1], [2])
 
 
+def test_rewards_of_the_step_before_that_are_read_meanwhile_break_up_no_stratum() -> None:
+    sessions, rewards = (Arm(2), Arm(2)), (Arm(rewards=(0.5, 0.6)), Arm(rewards=(0.5, 0.6)))
+    windows = columns(*[sessions, rewards] * 4, steps=[1, 0] * 4)
+    of_sessions = Strata.of(windows, windows.sessions)
+    assert (of_sessions.first.tolist(), of_sessions.last.tolist()) == ([0, 4], [2, 6])
+    of_rewards = Strata.of(windows, windows.candidate.rewarded + windows.control.rewarded)
+    assert (of_rewards.first.tolist(), of_rewards.last.tolist()) == ([1, 5], [3, 7])
+
+
 def test_sessions_beyond_an_absolute_limit() -> None:
     # Of one failed session: each rate over the limit. Limit 0.2: rates 0.24, 0.28, 0.36, 0.52.
     once, twice = limit_path(np.array([1, 0]), np.array([1, 1]), 0.2).values

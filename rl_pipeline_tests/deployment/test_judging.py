@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import numpy as np
 import pytest
 
-from benchmarks.rollouts import START, Model, Traffic, World, simulated_windows
+from benchmarks.rollouts import START, Model, Traffic, World, in_order, simulated_windows
 from rl_pipeline.deployment.judging import WEIGHTS, Judgement, Limits, Mode, judge
 from rl_pipeline.deployment.state import Phase, RampStep, Rollout
 from rl_pipeline.deployment.strategy import ramp
@@ -129,6 +129,14 @@ def test_a_doubt_about_the_split_passes_when_the_sessions_after_it_are_split_rig
     judgement = judged(again, after=2 * HOUR)
     assert judgement.reason == "sample_ratio"
     assert judgement.evidence["sample_ratio"]["doubted_since"] > (START + timedelta(hours=1)).isoformat()
+
+
+def test_a_wrong_split_is_seen_while_rewards_of_the_step_before_are_read() -> None:
+    routed = windows(replace(GOOD, rewards=()), replace(GOOD, sessions=80, rewards=()), 20, step=1)
+    read = windows(Arm(rewards=(0.5,)), Arm(rewards=(0.5,) * 9), 20, share=0.1)
+    alone, between = (judged(in_order(found), of=rollout(step=1)) for found in (routed, [*routed, *read]))
+    assert alone.evidence["sample_ratio"] == between.evidence["sample_ratio"]
+    assert alone.evidence["sample_ratio"]["highest"] > 20
 
 
 def test_a_split_that_stays_wrong_stays_in_doubt() -> None:
@@ -290,7 +298,7 @@ def until_found(hours: int, phase: Phase, mode: Mode, fault: Model, *, sessions_
     before = simulated_windows(World(traffic, random), 0, hours * HOUR, step, share)
     world = World(replace(traffic, candidate=fault), random)
     after = simulated_windows(world, hours * HOUR, (hours + 4) * HOUR, step, share)
-    judgement = judged(before + after, phase, mode=mode, of=rollout(step=step), after=(hours + 4) * HOUR)
+    judgement = judged(in_order(before + after), phase, mode=mode, of=rollout(step=step), after=(hours + 4) * HOUR)
     assert judgement.reason == "high_error_rate"
     decided = datetime.fromisoformat(judgement.evidence["decided_at"])
     assert decided > START + timedelta(hours=hours), "nothing was wrong before"

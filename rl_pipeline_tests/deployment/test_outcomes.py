@@ -6,16 +6,19 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
 from rl_pipeline.contracts import ServingOutcome, serialize
 from rl_pipeline.deployment.judging import judge
 from rl_pipeline.deployment.limits import Limits
-from rl_pipeline.deployment.outcomes import REWARD_LAG, SERVING_STREAM, drain_outcomes, windows_of
+from rl_pipeline.deployment.outcomes import SERVING_STREAM, drain_outcomes, windows_of
 from rl_pipeline.deployment.state import RampStep, Rollout
 from rl_pipeline.deployment.windows import (
     CLOSED_SECONDS,
+    MATURED_SECONDS,
+    MATURITY_SECONDS,
     OBSERVED_SECONDS,
     SETTLING_SECONDS,
     WINDOW_SECONDS,
@@ -40,6 +43,7 @@ WINDOW = timedelta(seconds=WINDOW_SECONDS)
 OBSERVED, SETTLING, CLOSED = (timedelta(seconds=each) for each in (OBSERVED_SECONDS, SETTLING_SECONDS, CLOSED_SECONDS))
 ROLLOUT = a_rollout().model_copy(update={"started_at": START, "step_since": START})
 LATER = START + timedelta(hours=5)
+MATURED = int(MATURED_SECONDS) // WINDOW_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -208,6 +212,17 @@ def test_outcomes_are_counted_by_window_step_and_model(warehouse: ClickHouseWare
     ]
 
 
+def test_a_rollout_counts_nothing_of_an_earlier_one_of_the_same_model(warehouse: ClickHouseWarehouse) -> None:
+    earlier = START - timedelta(days=3)
+    store(
+        warehouse,
+        told("a", earlier, failed=True),
+        told("b", earlier, model_id="old", feedback="negative"),
+        told("a", START + WINDOW, failed=True),
+    )
+    assert counts(windows_of(warehouse, ROLLOUT, LATER, session_keys=[KEY])) == [(1, 0, 0.1, Arm(1, 1), Arm())]
+
+
 def test_a_window_is_given_once_it_is_closed_for_every_clock(warehouse: ClickHouseWarehouse) -> None:
     store(warehouse, told("a", START + WINDOW), told("b", START + 2 * WINDOW))
     for windows in range(3):
@@ -281,48 +296,101 @@ def test_a_session_that_is_told_again_counts_again_until_its_first_failure(wareh
     ]
 
 
-def choose_configuration(warehouse: ClickHouseWarehouse, name: str, since: datetime) -> None:
-    row = {"hash": name, "scores_hash": "s", "configuration": "{}", "first_used_at": since, "current_since": since}
-    warehouse.insert("reward_configurations", pl.DataFrame([row]))
-
-
-def test_rewards_come_into_the_window_after_they_were_scored_in_their_order(warehouse: ClickHouseWarehouse) -> None:
-    choose_configuration(warehouse, "former", START - timedelta(days=9))
-    choose_configuration(warehouse, "configuration-1", START - timedelta(days=1))
+def test_rewards_are_read_a_maturity_after_their_sessions_began_in_this_order(warehouse: ClickHouseWarehouse) -> None:
     store(warehouse, told("a", START + WINDOW), told("b", START + 60 * WINDOW, step=1))
-    at = START + 5 * WINDOW
-    store_rewards(warehouse, 3, at=at, totals=(0.9, 0.1, 0.5), model="new")
-    store_rewards(warehouse, 2, at=at + 60 * WINDOW, totals=(0.7,), model="old", first=11)
-    store_rewards(warehouse, 2, at=at, model="new", revision=1)
-    store_rewards(warehouse, 2, at=at, model="new", configuration="former", first=21)
-    store_rewards(warehouse, 2, at=START - WINDOW, model="old", first=31)
-    store_rewards(warehouse, 2, at=at, model="third", first=41)
-    lag = REWARD_LAG // WINDOW
+    began = START + 5 * WINDOW
+    for number, (seconds, reward) in enumerate([(600, 0.5), (30, 0.1), (1790, 0.9)]):
+        at = began + timedelta(seconds=seconds + number)
+        store_rewards(warehouse, 1, at=at, totals=(reward,), model="new", seconds=seconds, first=9 - number)
+    store_rewards(warehouse, 2, at=began + 60 * WINDOW, totals=(0.7,), model="old", first=11, seconds=0)
+    store_rewards(warehouse, 2, at=began, model="new", revision=1, seconds=0, first=21)
+    store_rewards(warehouse, 2, at=began, model="third", first=41, seconds=0)
     assert counts(windows_of(warehouse, ROLLOUT, LATER, session_keys=[KEY])) == [
         (1, 0, 0.1, Arm(1), Arm()),
-        (5 + lag, 0, 0.1, Arm(rewards=(0.9, 0.1, 0.5)), Arm()),
         (60, 1, 0.25, Arm(1), Arm()),
-        (65 + lag, 1, 0.25, Arm(), Arm(rewards=(0.7, 0.7))),
+        (5 + MATURED, 0, 0.1, Arm(rewards=(0.5, 0.1, 0.9)), Arm()),
+        (65 + MATURED, 1, 0.25, Arm(), Arm(rewards=(0.7, 0.7))),
     ]
+    due = began + (MATURED + 1) * WINDOW + CLOSED
+    before, after = (windows_of(warehouse, ROLLOUT, now, session_keys=[KEY]) for now in (due - WINDOW, due))
+    assert [sum(len(window.candidate.rewards) for window in each) for each in (before, after)] == [0, 3]
+
+
+def test_what_is_scored_too_late_or_began_before_the_rollout_does_not_count(warehouse: ClickHouseWarehouse) -> None:
+    at = START + timedelta(hours=1)
+    store_rewards(warehouse, 1, at=at, totals=(0.5,), model="old", seconds=MATURITY_SECONDS)
+    store_rewards(warehouse, 1, at=at, totals=(0.6,), model="new", seconds=MATURITY_SECONDS - 1, first=2)
+    soon = START + timedelta(minutes=5)
+    store_rewards(warehouse, 1, at=soon, totals=(0.1,), model="old", seconds=301, first=11)
+    store_rewards(warehouse, 1, at=soon, totals=(0.2,), model="old", seconds=299, first=12)
+    # A session that was there before stays with the control whatever the shares are: it is no part of the comparison.
+    store_rewards(warehouse, 1, at=START - WINDOW, totals=(0.3,), model="old", session="a", seconds=0, first=21)
+    store_rewards(warehouse, 1, at=soon, totals=(0.4,), model="old", session="a", seconds=0, first=22)
+    assert [
+        (window.candidate.rewards, window.control.rewards)
+        for window in windows_of(warehouse, ROLLOUT, LATER, session_keys=[KEY])
+    ] == [((), (0.2,)), ((0.6,), ())]
+
+
+def test_identical_models_stay_though_failures_are_scored_long_before_successes(
+    warehouse: ClickHouseWarehouse,
+) -> None:
+    """One task in five fails after 30 s and earns little, all others succeed after 10 minutes. The candidate is new and
+    the control was there before: counted when they are scored, most of these candidates would be rolled back."""
+    pairs = range(8)
+    tasks = pl.concat([fast_failures(pair) for pair in pairs]).with_row_index("sequence", 1)
+    tasks = tasks.with_columns(
+        trajectory_id=pl.format("t{}", "sequence"), stream=pl.lit("RL_TRAJECTORIES"), stream_time="scored_at"
+    )
+    warehouse.insert("trajectory_signals", tasks.select(*SIGNALS).with_columns(ingest_revision=1, is_late=False))
+    warehouse.insert("rewards", tasks.drop("seconds").with_columns(configuration=pl.lit("configuration-1"), revision=0))
+    verdicts = []
+    for pair in pairs:
+        now = START + timedelta(seconds=MATURITY_SECONDS) + timedelta(hours=1)
+        rollout = ROLLOUT.model_copy(update={"candidate": f"new-{pair}", "control": f"old-{pair}"})
+        found = windows_of(warehouse, rollout, now, session_keys=[KEY])
+        assert sum(len(window.candidate.rewards) for window in found) > 200
+        verdicts.append(judge(rollout, "ramping", found, now, mode="full", limits=Limits()).verdict)
+    assert verdicts.count("roll_back") <= 1
+
+
+SIGNALS = ("stream", "sequence", "trajectory_id", "stream_time", "model_version", "seconds")
+
+
+def fast_failures(seed: int) -> pl.DataFrame:
+    """What two equal models do from 20 minutes before the rollout until an hour after, with 100,000 tasks a day."""
+    random = np.random.default_rng(seed)
+    began = np.sort(random.uniform(-1200, 3600, 5556))
+    is_new = (began >= 0) & (random.random(len(began)) < 0.1)
+    fails = random.random(len(began)) < 0.2
+    seconds = np.where(fails, 30.0, 600.0)
+    scored = START.timestamp() + began + seconds
+    return pl.DataFrame(
+        {
+            "model_version": np.where(is_new, f"new-{seed}", f"old-{seed}").tolist(),
+            "seconds": seconds,
+            "scored_at": pl.Series(scored * 1000).cast(pl.Int64).cast(pl.Datetime("ms", "UTC")),
+            "raw_total": np.where(fails, 0.1, 0.8),
+        }
+    )
 
 
 def test_where_nothing_is_split_the_rewards_of_the_time_before_are_there_too(warehouse: ClickHouseWarehouse) -> None:
-    choose_configuration(warehouse, "configuration-1", START - timedelta(days=1))
-    store_rewards(warehouse, 1, at=START - 40 * WINDOW, totals=(0.8,), model="old")
-    store_rewards(warehouse, 1, at=START - 400 * WINDOW, totals=(0.1,), model="old", first=11)
+    store_rewards(warehouse, 1, at=START - 40 * WINDOW, totals=(0.8,), model="old", session="a", seconds=0)
+    store_rewards(warehouse, 1, at=START - 400 * WINDOW, totals=(0.1,), model="old", first=11, seconds=0)
+    store_rewards(warehouse, 1, at=START + 40 * WINDOW, totals=(0.7,), model="new", session="a", first=21, seconds=0)
     whole = (RampStep(share=1, min_seconds=0, min_samples=9),)
     rollout = ROLLOUT.model_copy(update={"strategy": "immediate", "steps": whole, "bake_seconds": 3600})
-    lag = REWARD_LAG // WINDOW
     assert counts(windows_of(warehouse, rollout, LATER, session_keys=[KEY])) == [
-        (lag - 40, 0, 1.0, Arm(), Arm(rewards=(0.8,)))
+        (MATURED - 40, 0, 1.0, Arm(), Arm(rewards=(0.8,))),
+        (MATURED + 40, 0, 1.0, Arm(rewards=(0.7,)), Arm()),
     ]
     assert windows_of(warehouse, ROLLOUT, LATER, session_keys=[KEY]) == []
 
 
 def test_a_reward_that_is_computed_or_published_again_changes_no_window(warehouse: ClickHouseWarehouse) -> None:
-    choose_configuration(warehouse, "configuration-1", START - timedelta(days=1))
     at = START + 5 * WINDOW
-    store_rewards(warehouse, 3, at=at, totals=(0.2, 0.4, 0.6), model="new")
+    store_rewards(warehouse, 3, at=at, totals=(0.2, 0.4, 0.6), model="new", seconds=9)
     before = windows_of(warehouse, ROLLOUT, LATER, session_keys=[KEY])
     warehouse.execute(
         """
@@ -334,40 +402,67 @@ def test_a_reward_that_is_computed_or_published_again_changes_no_window(warehous
     assert before[0].candidate.rewards == (0.2, 0.4, 0.6)
 
 
-def test_a_session_has_one_reward_for_each_model_however_many_trajectories_it_has(
-    warehouse: ClickHouseWarehouse,
-) -> None:
-    choose_configuration(warehouse, "configuration-1", START - timedelta(days=1))
-    at, lag = START + 5 * WINDOW, REWARD_LAG // WINDOW
-    store_rewards(warehouse, 3, at=at, totals=(0.2, 0.4, 0.6), model="new", session="a", first=11)
-    store_rewards(warehouse, 2, at=at, totals=(0.8, 0.9), model="old", session="a", first=21)
-    store_rewards(warehouse, 1, at=at, totals=(0.3,), model="new", session="b", first=31)
+def test_another_reward_configuration_changes_no_window_that_was_given(warehouse: ClickHouseWarehouse) -> None:
+    at = START + 5 * WINDOW
+    store_rewards(warehouse, 3, at=at, totals=(0.2, 0.4, 0.6), model="new", seconds=9)
+    before = windows_of(warehouse, ROLLOUT, LATER, session_keys=[KEY])
+    changed = at + timedelta(minutes=15)
+    row = {"hash": "another", "scores_hash": "s", "configuration": "{}"}
+    warehouse.insert(
+        "reward_configurations", pl.DataFrame([row | {"first_used_at": changed, "current_since": changed}])
+    )
+    warehouse.execute(
+        """
+        INSERT INTO rewards SELECT * REPLACE (
+            'another' AS configuration, 1 - raw_total AS raw_total, scored_at + INTERVAL 15 MINUTE AS scored_at
+        ) FROM rewards
+        """
+    )
+    store_rewards(warehouse, 1, at=changed, totals=(0.9,), model="new", configuration="another", first=11, seconds=9)
+    after = windows_of(warehouse, ROLLOUT, LATER, session_keys=[KEY])
+    assert after[:-1] == before
+    assert [window.candidate.rewards for window in after] == [(0.2, 0.4, 0.6), (0.9,)]
+
+
+def test_a_session_has_one_reward_that_of_the_trajectory_with_which_it_began(warehouse: ClickHouseWarehouse) -> None:
+    at = START + 95 * WINDOW
+    store_rewards(warehouse, 3, at=at, totals=(0.2, 0.4, 0.6), model="new", session="a", first=11, seconds=900)
+    store_rewards(warehouse, 2, at=at, totals=(0.8, 0.9), model="old", session="a", first=21, seconds=800)
+    store_rewards(warehouse, 1, at=at, totals=(0.3,), model="new", session="b", first=31, seconds=900)
     found = windows_of(warehouse, ROLLOUT, LATER, session_keys=[KEY])
-    assert counts(found) == [(5 + lag, 0, 0.1, Arm(rewards=(0.2, 0.3)), Arm(rewards=(0.8,)))]
-    # One that was sent before them but is scored after them leaves the closed window as it is.
-    store_rewards(warehouse, 1, at=at + 9 * WINDOW, totals=(1.0,), model="new", session="a", first=1)
+    assert counts(found) == [(5 + MATURED, 0, 0.1, Arm(rewards=(0.2, 0.3)), Arm())]
+    # What it began before them is scored too late to count, and leaves the closed window as it is.
+    late = at + timedelta(seconds=MATURITY_SECONDS)
+    seconds = MATURITY_SECONDS + 901
+    store_rewards(warehouse, 1, at=late, totals=(1.0,), model="new", session="a", first=41, seconds=seconds)
     assert windows_of(warehouse, ROLLOUT, LATER, session_keys=[KEY]) == found
 
 
+def trajectory(name: str, session: str, model: str) -> dict[str, Any]:
+    return {
+        "trajectory_id": name,
+        "session_id": session,
+        "model_version": model,
+        "stream_time": START + WINDOW,
+        "held": True,
+    }
+
+
+def feedback(sequence: int, trajectory: str, kind: str, place: int, rating: int = 0) -> dict[str, Any]:
+    return {
+        "stream": "RL_FEEDBACK",
+        "sequence": sequence,
+        "stream_time": START,
+        "verdict": "accepted",
+        "revision": 1,
+        "trajectory_id": trajectory,
+        "kind": kind,
+        "rating": rating,
+        "drained_at": START + place * WINDOW,
+    }
+
+
 def test_ratings_that_came_by_the_feedback_stream_count_once_for_a_session(warehouse: ClickHouseWarehouse) -> None:
-    def trajectory(name: str, session: str, model: str) -> dict[str, Any]:
-        return {"trajectory_id": name, "session_id": session, "model_version": model, "stream_time": START + WINDOW}
-
-    def feedback(sequence: int, trajectory: str, kind: str, place: int, rating: int = 0) -> dict[str, Any]:
-        row = {
-            "stream": "RL_FEEDBACK",
-            "sequence": sequence,
-            "stream_time": START,
-            "verdict": "accepted",
-            "revision": 1,
-        }
-        return row | {
-            "trajectory_id": trajectory,
-            "kind": kind,
-            "rating": rating,
-            "drained_at": START + place * WINDOW,
-        }
-
     warehouse.insert(
         "trajectories",
         pl.DataFrame(
@@ -378,7 +473,7 @@ def test_ratings_that_came_by_the_feedback_stream_count_once_for_a_session(wareh
                 trajectory("t4", "c", "old"),
                 trajectory("t5", "d", "new"),
             ]
-        ).with_columns(held=True),
+        ),
     )
     warehouse.insert(
         "trajectory_feedback",
@@ -402,8 +497,20 @@ def test_ratings_that_came_by_the_feedback_stream_count_once_for_a_session(wareh
     ]
 
 
+def test_a_rating_that_a_gateway_tells_of_later_stays_where_it_was_counted(warehouse: ClickHouseWarehouse) -> None:
+    warehouse.insert("trajectories", pl.DataFrame([trajectory("t1", "a", "new"), trajectory("t2", "b", "old")]))
+    ratings = [feedback(1, "t1", "thumbs_down", 4), feedback(2, "t2", "thumbs_up", 4)]
+    warehouse.insert("trajectory_feedback", pl.DataFrame(ratings))
+    store(warehouse, told("else", START + 4 * WINDOW))
+    given = windows_of(warehouse, ROLLOUT, START + 5 * WINDOW + CLOSED, session_keys=[KEY])
+    assert counts(given) == [(4, 0, 0.1, Arm(1, rated=1, negative=1), Arm(rated=1))]
+    store(warehouse, told(stored_name(KEY, "a"), START + 60 * WINDOW, feedback="negative", sequence=9))
+    found = windows_of(warehouse, ROLLOUT, LATER, session_keys=[KEY])
+    assert found[:1] == given
+    assert counts(found[1:]) == [(60, 0, 0.1, Arm(1), Arm())]
+
+
 def test_what_comes_later_never_changes_a_window_that_was_given(warehouse: ClickHouseWarehouse) -> None:
-    choose_configuration(warehouse, "configuration-1", START - timedelta(days=1))
     given: list[Window] = []
     for round_number in range(6):
         now = START + (round_number + 1) * 30 * WINDOW
@@ -422,7 +529,17 @@ def test_what_comes_later_never_changes_a_window_that_was_given(warehouse: Click
             for number in range(60)
         ]
         store(warehouse, *sessions)
-        store_rewards(warehouse, 5, at=now - 14 * WINDOW, first=100 * round_number + 1, model="new")
+        for number, minutes in enumerate((1, 12, 29, 31)):
+            began = now - (25 + number) * WINDOW - timedelta(minutes=minutes)
+            store_rewards(
+                warehouse,
+                5,
+                at=now - (25 + number) * WINDOW,
+                first=1000 * round_number + 100 * number + 1,
+                model=("new", "old")[number % 2],
+                session=f"r{began:%H%M}",
+                seconds=60 * minutes,
+            )
         found = windows_of(warehouse, ROLLOUT, now, session_keys=[KEY])
         assert found[: len(given)] == given
         assert len(found) > len(given)

@@ -1,6 +1,8 @@
 """How many healthy models are rolled back and how many bad ones are caught, through the real judgement."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ SoakCount = Callable[[int, int], int]
 Record = Callable[[str, object], None]
 
 EIGHT_PERCENT = Model(errors=0.08)
+WORKING = Model(reward=0.80, spread=0.10, failing=0.20)
+"""One in five of its sessions fails at its work at once, and all other work takes minutes."""
 
 
 def courses(traffic: Traffic, count: int, rule: EvidenceRule = "evidence") -> list[Course]:
@@ -38,10 +42,11 @@ def most(count: int, allowed: float) -> float:
         pytest.param({"outage_minutes": 15}, id="outage"),
         pytest.param({"bursts_a_day": 24}, id="bursts"),
         pytest.param({"real_share": 1.5}, id="real-share"),
+        pytest.param({"candidate": WORKING, "control": WORKING}, id="fast-failures"),
     ],
 )
 def test_healthy_models_are_hardly_ever_rolled_back(
-    traffic: dict[str, float], sessions_a_day: int, soak_count: SoakCount, record_property: Record
+    traffic: dict[str, Any], sessions_a_day: int, soak_count: SoakCount, record_property: Record
 ) -> None:
     count = soak_count(12, 2000)
     found = courses(Traffic(sessions_a_day, **traffic), count)
@@ -82,12 +87,13 @@ def test_a_model_with_eight_percent_errors_is_caught(
 
 def test_lower_rewards_and_bad_ratings_are_caught_too(soak_count: SoakCount, record_property: Record) -> None:
     count = soak_count(8, 500)
-    for model, reason in (
-        (Model(reward=0.6), "performance_degradation"),
-        (Model(negative=0.3), "user_dissatisfaction"),
+    for traffic, reason in (
+        (Traffic(100_000, Model(reward=0.6)), "performance_degradation"),
+        (Traffic(100_000, replace(WORKING, failing=0.4), WORKING), "performance_degradation"),
+        (Traffic(100_000, Model(negative=0.3)), "user_dissatisfaction"),
     ):
-        found = courses(Traffic(100_000, candidate=model), count)
-        record_property(reason, share(found, "rolled_back"))
+        found = courses(traffic, count)
+        record_property(f"{reason} of {traffic.candidate}", share(found, "rolled_back"))
         assert share(found, "rolled_back") == 1
         assert np.mean([course.reason == reason for course in found]) > 0.9 - 1 / count
     record_property("rollouts of each", count)

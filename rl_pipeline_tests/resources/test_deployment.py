@@ -25,7 +25,6 @@ from rl_pipeline.settings import load_settings
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.stores.jetstream_lease import JetStreamLeases
-from rl_pipeline_tests.deployment.test_outcomes import choose_configuration
 from rl_pipeline_tests.serving.running_gateway import TOKEN, GatewayProcess
 from rl_pipeline_tests.serving.stub_backend import StubBackend, stub_backends
 from rl_pipeline_tests.training.job_tables import emptied, migrated_database, store_rewards
@@ -184,10 +183,9 @@ def test_a_model_that_took_over_at_once_bakes_by_its_rewards_or_asks_a_person(  
     assert state is not None
     assert (state.phase, state.weights) == ("baking", {NEW: 1.0})
     began, controller = state.change.at, deployment.controller(stream, tables)
-    choose_configuration(tables, "configuration-1", began - timedelta(days=1))
-    store_rewards(tables, 200, at=began - timedelta(hours=1), totals=before, model=OLD)
+    store_rewards(tables, 200, at=began - timedelta(hours=1), totals=before, model=OLD, seconds=60)
     if after:
-        store_rewards(tables, 150, at=began + timedelta(hours=1), totals=after, model=NEW, first=1001)
+        store_rewards(tables, 150, at=began + timedelta(hours=1), totals=after, model=NEW, first=1001, seconds=60)
     early = controller.tick(began + timedelta(minutes=110))
     assert early.state is not None
     assert early.state.phase == "baking", "it bakes for its time"

@@ -66,8 +66,10 @@ def store_rewards(
     revision: int = 0,
     configuration: str = CONFIGURATION,
     session: str = "",
+    seconds: float | None = None,
 ) -> None:
-    """Rewards from a sequence on, one at a time; the totals are repeated until there are enough."""
+    """Rewards from a sequence on, one at a time; the totals are repeated until there are enough. With `seconds` their
+    trajectories are measured too: they took so long."""
     rows = pl.DataFrame(
         {
             "sequence": range(first, first + count),
@@ -84,6 +86,12 @@ def store_rewards(
         session_id=pl.lit(session),
         scored_at=pl.lit(at),
     )
+    if seconds is not None:
+        measured = rows.select("stream", "sequence", "trajectory_id", "stream_time", "session_id", "model_version")
+        more = {"ingest_revision": 1, "is_late": False, "seconds": seconds, "measured_at": at}
+        warehouse.insert(
+            "trajectory_signals", measured.with_columns(**{name: pl.lit(each) for name, each in more.items()})
+        )
     warehouse.insert("rewards", rows)
 
 
