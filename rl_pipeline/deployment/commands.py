@@ -16,7 +16,7 @@ from rl_pipeline.deployment.phases import Cause, TransitionRefused
 from rl_pipeline.deployment.record import NothingDeployed, RecordBusy, Recorded, brought_by, former_models
 from rl_pipeline.deployment.state import DesiredState, EvidenceRule, RampStep, Rollout, ServedModel
 from rl_pipeline.deployment.traffic import IN_SERVICE, TrafficRefused, TrafficUnavailable
-from rl_pipeline.deployment.withdrawing import Withdrawal, with_traffic
+from rl_pipeline.deployment.withdrawing import Withdrawal, fence, with_traffic
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.stores.stream import StreamMissing, StreamUnavailable
 
@@ -237,10 +237,14 @@ class Commands:
             return phases.take_back(current.state, former[0], cause, deployment_id=deployment)
 
         changed = record.change(self.desk.states, taken_back)
-        return self._told(changed) if changed else self._current().state
+        return self._told(changed, self._withdrawal(out, reason)) if changed else self._current().state
 
-    def _told(self, changed: Recorded) -> DesiredState:
+    def _told(self, changed: Recorded, out: Withdrawal | None = None) -> DesiredState:
         """What cannot be written or followed now is completed by the controller."""
         self.desk.push(changed.state)
+        if out is not None:
+            # Gateways could not fence it before. Should the record be lost before the audit has this, it is all that
+            # is left of it.
+            fence(self.desk.traffic, out)
         self.desk.settle(changed, self.now)
         return changed.state

@@ -167,6 +167,19 @@ def test_a_promoted_model_is_taken_back_after_the_record_was_restored(place: Pla
     assert place.routed() == [{"old": 1.0}] * 2
 
 
+def test_a_promoted_model_that_was_taken_back_stays_out_though_the_record_of_it_is_lost(place: PlayedPlace) -> None:
+    promoted(place)
+    place.world.warehouse_is_up = False
+    place.commands().roll_back("it was better before", model_id="new")
+    place.states.values = []
+    place.world.warehouse_is_up = True
+    restored, again = place.tick().changes
+    assert (restored.serving, restored.retired) == ("new", ()), "the audit knows no better"
+    assert (again.serving, again.retired, again.change.reason) == ("old", ("new",), "it was better before")
+    place.follow()
+    assert place.routed() == [{"old": 1.0}] * 2
+
+
 def test_a_promoted_model_is_taken_back_after_more_changes_than_the_record_remembers(place: PlayedPlace) -> None:
     promoted(place)
     for _ in range(HISTORY // 2):
