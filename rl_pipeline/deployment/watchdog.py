@@ -97,7 +97,7 @@ class Watchdog:
         return look
 
     def _seen(self, kept: Memory, standings: list[Standing], look: Look) -> Memory:
-        """The memory with the state that is recorded; while that is away, lost, or an old copy, with the one that was."""
+        """The memory with the state that is recorded; with the one that was while that is away, lost or an old copy."""
         try:
             found = record.read(self.states)
         except PipelineError as trouble:
