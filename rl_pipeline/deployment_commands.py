@@ -136,6 +136,8 @@ def ab_test(
         release = Releases(tables).of_job(job)
     if release is None:
         raise PipelineError(f"the job {job} has no validated model: see validation_reports in the UI")
+    if release.state == "refused":
+        raise PipelineError(f"{release.model.model_id} was refused ({release.explanation}): test another model")
     with _commands() as commands:
         state = commands.start_ab_test(
             release.model,

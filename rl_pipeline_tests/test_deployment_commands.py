@@ -2,11 +2,13 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from rl_pipeline.cli import main
+from rl_pipeline.deployment.releases import Releases
 from rl_pipeline.deployment.state import RampStep
 from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
@@ -210,6 +212,16 @@ def test_an_ab_test_holds_its_split(place: ReleasePlace, run: Run) -> None:
     assert "hold: an A/B test keeps its split until somebody ends it" in said
     assert f"A/B test of {MODEL} against {FIRST} since " in said
     assert "| failed sessions | too little to tell | too little to tell | too little to tell | 0 and 0 |" in said
+
+
+def test_a_release_that_was_refused_later_is_not_tested(place: ReleasePlace, run: Run) -> None:
+    created(place, run)
+    releases = Releases(place.tables)
+    releases.refuse(place.release("job-1"), "validation found it unsafe", datetime.now(UTC))
+    code, _, complaint = run("deployment", "ab-test", "job-1")
+    assert code == 1
+    assert f"{MODEL} was refused (validation found it unsafe)" in complaint
+    assert place.state().weights == {FIRST: 1.0}
 
 
 def test_an_ab_test_s_report_is_shown_while_it_goes_on_and_after_it_has_ended(place: ReleasePlace, run: Run) -> None:

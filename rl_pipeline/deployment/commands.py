@@ -16,7 +16,7 @@ from rl_pipeline.deployment.phases import Cause, TransitionRefused
 from rl_pipeline.deployment.record import NothingDeployed, RecordBusy, Recorded, brought_by, former_models
 from rl_pipeline.deployment.state import DesiredState, EvidenceRule, RampStep, Rollout, ServedModel
 from rl_pipeline.deployment.traffic import IN_SERVICE, TrafficRefused, TrafficUnavailable
-from rl_pipeline.deployment.withdrawing import Withdrawal, with_traffic
+from rl_pipeline.deployment.withdrawing import Withdrawal, fence, with_traffic
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.stores.stream import StreamMissing, StreamUnavailable
 
@@ -77,7 +77,7 @@ class Commands:
         return self._raise(promoted)
 
     def roll_back(self, reason: str, *, model_id: str | None = None) -> DesiredState:
-        """Take the candidate out, or `model_id` if it is the model in service already.
+        """Take the candidate out, or `model_id` if it is the model in service already; a rollout against that one ends.
 
         Gateways that give the model anything are fenced before the record is asked. Raises `RecordPending` when the
         candidate is fenced and the record does not answer.
@@ -90,8 +90,11 @@ class Commands:
         state = self._current().state
         if state.rollout is not None and model == state.rollout.candidate:
             return self._withdraw(model, reason)
-        if state.rollout is None and model == state.serving:
-            return self._take_back(None, reason)
+        if model == state.serving:
+            if state.phase == "baking" and state.rollout is not None:
+                candidate = state.rollout.candidate
+                raise TransitionRefused(f"{model} has no traffic while {candidate} bakes: promote {candidate} first")
+            return self._take_back(model, None, reason)
         if model in state.retired:
             return state
         raise TransitionRefused(f"{model} is not being rolled out: look at `rl-pipeline deployment`")
@@ -103,10 +106,11 @@ class Commands:
             raise TransitionRefused(f"{percentage:g} is no percentage: give one from 0 to 100")
         state, share = self._current().state, percentage / 100
         cause = self._cause(reason, "emergency_override")
+        compared = (state.rollout.candidate, state.rollout.control) if state.rollout else ()
         if state.rollout is None and model_id == state.serving and percentage == 100:
             return state
-        if state.rollout is None and percentage == 100:
-            return self._take_back(model_id, reason)
+        if percentage == 100 and model_id not in compared:
+            return self._take_back(state.serving, model_id, reason)
         wanted = phases.set_traffic(state, model_id, share, cause)
         if wanted.rollout is None and state.rollout is not None:
             return self._withdraw(state.rollout.candidate, reason)
@@ -207,8 +211,8 @@ class Commands:
     def _withdrawal(self, model_id: str, reason: str) -> Withdrawal:
         return Withdrawal(model_id, reason, self.by, self.now, {"approval_status": "manual_approved"})
 
-    def _take_back(self, wanted: str | None, reason: str) -> DesiredState:
-        """Have a model serve again that did before; the last one, where none is named.
+    def _take_back(self, out: str, wanted: str | None, reason: str) -> DesiredState:
+        """Have a model serve again in place of `out` that did before; the last one, where none is named.
 
         A record that was restored does not remember it: then the audit does, and has to answer.
         """
@@ -217,21 +221,30 @@ class Commands:
             return [each for each in former_models(states, state) if wanted in (None, each.model_id)]
 
         def taken_back(current: Recorded) -> DesiredState:
+            if current.state.serving != out:
+                raise TransitionRefused(f"{out} is no longer in service: look at `rl-pipeline deployment`")
             states = [each.state for each in reversed(record.history(self.desk.states))]
             former = chosen(states, current.state)
             if not former:
                 states += [row.state for row in self.desk.audit.recent(REMEMBERED)]
                 former = chosen(states, current.state)
             if not former:
-                raise TransitionRefused(f"{wanted or 'no model'} has served before: release one in place of it")
+                nobody = (
+                    f"{wanted} has not served before, or was rolled back" if wanted else "no model has served before"
+                )
+                raise TransitionRefused(f"{nobody}: release one in place of {out}")
             cause, deployment = self._cause(reason, "manual_approved"), brought_by(states, current.state)
             return phases.take_back(current.state, former[0], cause, deployment_id=deployment)
 
         changed = record.change(self.desk.states, taken_back)
-        return self._told(changed) if changed else self._current().state
+        return self._told(changed, self._withdrawal(out, reason)) if changed else self._current().state
 
-    def _told(self, changed: Recorded) -> DesiredState:
+    def _told(self, changed: Recorded, out: Withdrawal | None = None) -> DesiredState:
         """What cannot be written or followed now is completed by the controller."""
         self.desk.push(changed.state)
+        if out is not None:
+            # Gateways could not fence it before. Should the record be lost before the audit has this, it is all that
+            # is left of it.
+            fence(self.desk.traffic, out)
         self.desk.settle(changed, self.now)
         return changed.state

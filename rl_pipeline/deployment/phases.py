@@ -39,7 +39,7 @@ _RUNNING: tuple[Phase, ...] = ("ramping", "testing", "baking")
 VALID_TRANSITIONS: Mapping[tuple[Phase, Event], frozenset[Phase]] = MappingProxyType(
     {
         ("steady", "start"): frozenset({"awaiting_approval", *_RUNNING}),
-        ("steady", "take_back"): frozenset({"steady"}),
+        **{(phase, "take_back"): frozenset({"steady"}) for phase in _PHASES if phase != "baking"},
         ("awaiting_approval", "approve"): frozenset(_RUNNING),
         ("awaiting_approval", "abort"): frozenset({"steady"}),
         ("awaiting_approval", "roll_back"): frozenset({"steady"}),
@@ -185,11 +185,18 @@ def take_back(
     state: DesiredState, former: ServedModel, cause: Cause, *, deployment_id: str | None = None
 ) -> DesiredState:
     """A model that was promoted already goes, and one that served before it is in service again. `deployment_id` is
-    that of the rollout that brought it."""
+    that of the rollout that brought it.
+
+    A rollout against it ends, and speaks against its candidate in no way: the evidence names it as `interrupted`. While
+    a candidate bakes the control has no traffic, so there is nothing to take back.
+    """
     _refuse_retired(state, former.model_id)
     if former.model_id == state.serving:
         raise TransitionRefused(f"{former.model_id} serves already: there is nothing to take back")
-    change = _change("rolled_back", state.serving, cause).model_copy(update={"deployment_id": deployment_id})
+    interrupted = {"interrupted": state.rollout.deployment_id} if state.rollout else {}
+    change = _change("rolled_back", state.serving, cause).model_copy(
+        update={"deployment_id": deployment_id, "evidence": {**cause.evidence, **interrupted}}
+    )
     return _next(
         state,
         "take_back",
@@ -198,6 +205,7 @@ def take_back(
         serving=former.model_id,
         weights={former.model_id: 1.0},
         models={former.model_id: former},
+        rollout=None,
         retired=_with(state.retired, state.serving),
     )
 

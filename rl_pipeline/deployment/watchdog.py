@@ -84,8 +84,8 @@ class Watchdog:
         """Look once. Whatever the record and the gateways raise is in the result: a guard does not fall over."""
         look = Look()
         kept = self.keeping.load()
-        memory = self._seen(kept, look)
         standings = self._standings(look)
+        memory = self._seen(kept, standings, look)
         memory = self._judged(memory, standings, look, now)
         self._fence(memory, standings, look, now)
         if memory != kept:
@@ -96,14 +96,16 @@ class Watchdog:
         look.state = recorded.state
         return look
 
-    def _seen(self, kept: Memory, look: Look) -> Memory:
-        """The memory with the state that is recorded; while that is away or lost, with the one that was."""
+    def _seen(self, kept: Memory, standings: list[Standing], look: Look) -> Memory:
+        """The memory with the state that is recorded; with the one that was while that is away, lost or an old copy."""
         try:
             found = record.read(self.states)
         except PipelineError as trouble:
             look.pending.append(f"the record does not answer: {trouble}")
             return kept
-        return replace(kept, state=found.state) if found else kept
+        if found is None or (kept.state is not None and _is_old_copy(found.state, kept.state, standings)):
+            return kept
+        return replace(kept, state=found.state)
 
     def _standings(self, look: Look) -> list[Standing]:
         try:
@@ -176,6 +178,14 @@ class Watchdog:
         except OSError as error:
             # A full disk keeps nobody from taking a bad model out.
             look.pending.append(f"the watchdog's memory cannot be written ({error}): make room")
+
+
+def _is_old_copy(found: DesiredState, remembered: DesiredState, standings: list[Standing]) -> bool:
+    """Whether the record was set back. One that was created anew has lower generations too, but it is younger, and no
+    gateway is ahead of it."""
+    is_younger = found.change.at > remembered.change.at
+    is_ahead = any(standing.generation > found.generation for standing in standings)
+    return found.generation < remembered.generation and (is_ahead or not is_younger)
 
 
 class FileMemory:

@@ -64,16 +64,21 @@ def record_withdrawal(
     """Write a withdrawal into the record; None where the model is out of it already, or nobody could stand in for it.
 
     The candidate of a rollout is rolled back. If it was promoted meanwhile and a gateway holds the fence (`fenced`), it
-    gives way to the model that served before it, which the record's history knows, or else `audited`, newest first; if
-    it is the control of a rollout by now, that ends first. Raises what the stores raise: the fence holds meanwhile.
+    gives way to the model that served before it, which the record's history knows, or else `audited`, newest first. A
+    rollout of which it is the control by now ends with that, or first where its candidate has all of the traffic or
+    nobody could stand in. Raises what the stores raise: the fence holds meanwhile.
     """
 
     def withdrawn(current: Recorded) -> DesiredState | None:
         state, model_id = current.state, withdrawal.model_id
-        is_control = model_id == state.serving and fenced
-        if state.rollout is not None and (model_id == state.rollout.candidate or is_control):
-            return phases.roll_back(state, withdrawal.cause())
-        return _taken_back(states, state, withdrawal, audited) if is_control else None
+        is_candidate = state.rollout is not None and model_id == state.rollout.candidate
+        if not is_candidate and not (model_id == state.serving and fenced):
+            return None
+        if not is_candidate and state.phase != "baking":
+            taken_back = _taken_back(states, state, withdrawal, audited)
+            if taken_back is not None or state.rollout is None:
+                return taken_back
+        return phases.roll_back(state, withdrawal.cause())
 
     return record.change(states, withdrawn)
 

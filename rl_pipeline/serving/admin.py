@@ -156,14 +156,21 @@ class AdminApi:
 
     async def windows(self, request: web.BaseRequest) -> web.Response:
         """The outcomes of two models' sessions, window by window, as far as this gateway remembers them; all windows
-        that end by `until` are closed."""
+        that end by `until` are closed. Whoever has heard these asks for the rest with them as `since`."""
         candidate, control = request.query.get("candidate"), request.query.get("control")
         if not candidate or not control:
             raise _BadRequest("two models are compared: name candidate and control in the query")
-        deployment_id = request.query.get("deployment_id")
+        deployment_id, since = request.query.get("deployment_id"), request.query.get("since", "0")
+        if not since.isdecimal():
+            raise _BadRequest("since is no time: send the until of an earlier answer")
         now, memory = time.time(), self._gateway.memory
-        windows = memory.windows(candidate, control, now, deployment_id)
-        return json_response({"windows": [asdict(window) for window in windows], "until": memory.closed_until(now)})
+
+        def told() -> web.Response:
+            windows = memory.windows(candidate, control, now, deployment_id, since=int(since))
+            return json_response({"windows": windows, "until": memory.closed_until(now)})
+
+        # A day has thousands of windows: callers do not wait until they are told to somebody who has heard of none.
+        return await asyncio.to_thread(told)
 
     async def change_traffic(self, request: web.BaseRequest) -> web.Response:
         """Give a model a share of the traffic, by way of the desired state.

@@ -28,7 +28,8 @@ _PASSED_ON = ("Authorization", "OpenAI-Organization", "OpenAI-Project", "X-Reque
 _PASSED_BACK = (b"retry-after", b"x-request-id")
 
 # What a backend answers when the caller is at fault, and not the model: the request, its key, its rights, its quota.
-# The key is the caller's own, so one caller with a wrong one must not cost the model anything. 404 is
+# The key is the caller's own, so one caller with a wrong one must not cost the model anything. A candidate may say so
+# and be at fault itself (no chat template, a shorter context, a quota of its own): the model in service tells. 404 is
 # the model's: the path and the name that the backend is asked for are ours.
 _CALLER_AT_FAULT = frozenset({400, 401, 402, 403, 413, 415, 422, 429, 431})
 
@@ -51,6 +52,14 @@ class _StatusFault(UpstreamFault):
         self.status = status
         self.body = body
         self.headers = headers
+
+
+class _RequestRefused(Exception):
+    """The backend answered that the caller is at fault: no failure of its own, unless another answers."""
+
+    def __init__(self, response: web.Response) -> None:
+        super().__init__(response.status)
+        self.response = response
 
 
 class _Deserted(UpstreamFault):
@@ -145,6 +154,8 @@ class ChatProxy:
         model_id = call.session.model_id
         try:
             return await self._answer_by(model_id, call)
+        except _RequestRefused as refused:
+            return await self._second_opinion(call, refused.response, self._gateway.routing or routing)
         except _Deserted as deserted:
             self._gateway.sessions.fail(call.session, deserted.failure, self._gateway.routing or routing, time.time())
             raise deserted.hang_up from None
@@ -155,34 +166,74 @@ class ChatProxy:
                 return await _tell_caller(call, model_id, fault)
         try:
             return await self._answer_by(routing.serving, call)
+        except _RequestRefused as refused:
+            self._count(routing.serving, "client_error")
+            return refused.response
         except _Deserted as deserted:
             raise deserted.hang_up from None
         except UpstreamFault as fault:
             return await _tell_caller(call, routing.serving, fault)
 
+    async def _second_opinion(self, call: _Call, refusal: web.Response, routing: Routing) -> web.StreamResponse:
+        """What the session's model refuses, the model in service is asked: if it answers, the refusal was a failure of
+        the other. If it refuses too, or cannot tell, the caller is told what it was told first."""
+        model_id, is_answered = call.session.model_id, False
+        try:
+            if model_id == routing.serving:
+                return refusal
+            response = await self._answer_by(routing.serving, call)
+            is_answered = True
+        except _RequestRefused:
+            self._count(routing.serving, "client_error")
+            return refusal
+        except _Deserted as deserted:
+            raise deserted.hang_up from None
+        except UpstreamFault as fault:
+            return refusal if call.response is None else await _tell_caller(call, routing.serving, fault)
+        finally:
+            if is_answered or call.response is not None:
+                self._gateway.sessions.fail(call.session, "upstream_status", routing, time.time())
+                self._count(model_id, "failed")
+            else:
+                self._count(model_id, "client_error")
+        return response
+
+    def _count(self, model_id: str, ending: Ending) -> None:
+        """A request that was refused is over, and it is known by whose fault."""
+        self._gateway.figures.of(model_id).add(ending, 0.0, time.time())
+
     async def _answer_by(self, model_id: str, call: _Call) -> web.StreamResponse:
-        """Raises `UpstreamFault`, which the breaker and the figures know of already."""
+        """Raises `UpstreamFault`, which the breaker and the figures know of already, and `_RequestRefused`, which is
+        not counted yet."""
         figures = self._gateway.figures.of(model_id)
         backend = self._gateway.backends.by_model.get(model_id)
-        ending: Ending = "failed"
+        ending: Ending | None = "failed"
         try:
             if backend is None:
                 raise UpstreamFault("upstream_unreachable", "it is not served here")
             if not backend.breaker.admits(time.monotonic()):
                 raise UpstreamFault("upstream_unreachable", "it failed too often and is left alone for a moment")
-            ending, response = await self._exchange_guarded(backend, call)
+            response = await self._exchange_guarded(backend, call)
+            ending = "answered"
+        except _RequestRefused:
+            ending = None
+            raise
         except (asyncio.CancelledError, ConnectionError):
             ending = "hung_up"  # the caller did: no fault of the model
             raise
         finally:
-            figures.add(ending, call.seconds, time.time())
+            if ending:
+                figures.add(ending, call.seconds, time.time())
         return response
 
-    async def _exchange_guarded(self, backend: Backend, call: _Call) -> tuple[Ending, web.StreamResponse]:
+    async def _exchange_guarded(self, backend: Backend, call: _Call) -> web.StreamResponse:
         """`_exchange`, of which the breaker hears."""
         started = time.perf_counter()
         try:
-            ended = await self._exchange(backend, call, started)
+            response = await self._exchange(backend, call, started)
+        except _RequestRefused:
+            backend.breaker.succeeded()
+            raise
         except UpstreamFault:
             backend.breaker.failed(time.monotonic())
             raise
@@ -192,7 +243,7 @@ class ChatProxy:
             backend.breaker.failed(time.monotonic())
             raise _Deserted(hang_up) from None
         backend.breaker.succeeded()
-        return ended
+        return response
 
     def _patience(self) -> float:
         """For how many seconds a caller may wait in vain before its hanging up speaks against the model."""
@@ -202,7 +253,7 @@ class ChatProxy:
         usual_ms = gateway.figures.of(gateway.routing.serving).latency_ms(0.99) if gateway.routing else None
         return max(gateway.configuration.patient_seconds, _USUAL * (usual_ms or 0.0) / 1000)
 
-    async def _exchange(self, backend: Backend, call: _Call, started: float) -> tuple[Ending, web.StreamResponse]:
+    async def _exchange(self, backend: Backend, call: _Call, started: float) -> web.StreamResponse:
         if backend.upstream is None:
             raise UpstreamFault("upstream_unreachable", "it is not running")
         body = b'{"model":' + orjson.dumps(backend.name_there) + b"," + call.body
@@ -211,12 +262,12 @@ class ChatProxy:
             headers = _answer_headers(answer, backend.model.model_id, call.session.session_id)
             if answer.status == 200:
                 if answer.headers.get(b"content-type", b"").startswith(b"text/event-stream"):
-                    return "answered", await self._stream(backend, answer, call, headers, started)
-                return "answered", await self._pass_on(backend, answer, call, headers, started)
+                    return await self._stream(backend, answer, call, headers, started)
+                return await self._pass_on(backend, answer, call, headers, started)
             content = await answer.body()
             if answer.status in _CALLER_AT_FAULT:
                 headers["Content-Type"] = _content_type(answer)
-                return "client_error", web.Response(status=answer.status, body=content, headers=headers)
+                raise _RequestRefused(web.Response(status=answer.status, body=content, headers=headers))
             raise _StatusFault(answer.status, content, headers)
         finally:
             answer.release()

@@ -4,6 +4,7 @@ What belongs into which window, and when a window is closed, says `deployment.wi
 """
 
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from rl_pipeline.deployment.windows import WINDOW_SECONDS, Arm, Window, window_start
@@ -66,33 +67,40 @@ class Memory:
         """The end of the last window that is closed, in seconds since 1970."""
         return window_start(now - self._observed)
 
-    def windows(self, candidate: str, control: str, now: float, deployment_id: str | None = None) -> list[Window]:
-        """The closed windows of a rollout of these two, oldest first; by default of every rollout of theirs."""
-        arms: defaultdict[_Key, dict[str, Arm]] = defaultdict(dict)
-        for count in self._counts:
+    def windows(
+        self, candidate: str, control: str, now: float, deployment_id: str | None = None, *, since: int = 0
+    ) -> list[Window]:
+        """The closed windows of a rollout of these two that began at `since` or later, oldest first; by default of
+        every rollout of theirs.
+
+        May be called in another thread than that which counts: what is closed does not change.
+        """
+        found: defaultdict[_Key, dict[str, list[Count]]] = defaultdict(lambda: {candidate: [], control: []})
+        for count in list(self._counts):
+            if count.key[0] < since:
+                continue
             wanted = deployment_id is None or count.key[1] == deployment_id
             if wanted and count.model_id in (candidate, control) and count.is_over(now):
-                of_window = arms[count.key]
-                of_window[count.model_id] = _sum(of_window.get(count.model_id, Arm()), count)
+                found[count.key][count.model_id].append(count)
         return [
             Window(
                 start=datetime.fromtimestamp(key[0], UTC),
                 step=key[2] or 0,
                 share=key[3],
-                candidate=of_window.get(candidate, Arm()),
-                control=of_window.get(control, Arm()),
+                candidate=_arm(of_window[candidate]),
+                control=_arm(of_window[control]),
             )
-            for key, of_window in sorted(arms.items(), key=lambda item: item[0][0])
+            for key, of_window in sorted(found.items(), key=lambda item: item[0][0])
         ]
 
     def _count(self, key: _Key, model_id: str) -> Count:
         return Count(key, model_id, key[0] + WINDOW_SECONDS + self._observed)
 
 
-def _sum(arm: Arm, count: Count) -> Arm:
+def _arm(counts: Sequence[Count]) -> Arm:
     return Arm(
-        arm.sessions + count.sessions,
-        arm.errors + count.errors,
-        arm.rated + count.rated,
-        arm.negative + count.negative,
+        sum(count.sessions for count in counts),
+        sum(count.errors for count in counts),
+        sum(count.rated for count in counts),
+        sum(count.negative for count in counts),
     )

@@ -98,8 +98,13 @@ class HostileSchedule:
         self.is_over = False
 
     def begin(self) -> None:
-        """One model serves, before anything goes wrong."""
-        Commands(self.desk, by="operator", now=NOW).create(a_model("old"), "the first")
+        """One model serves in place of another, which can be taken back, before anything goes wrong."""
+        commands = Commands(self.desk, by="operator", now=NOW)
+        commands.create(a_model("older"), "the first")
+        commands.start_ab_test(a_model("old"), 0.5, "the second", deployment_id="deployment-of-old", bake_seconds=0)
+        for _ in range(2):
+            commands.promote("it is better", model_id="old")
+        self.states.recorded.clear()
 
     def actors(self) -> dict[str, Callable[[], object]]:
         """What each of them does again and again, each time as a new process would."""

@@ -1,10 +1,13 @@
 """What people can order, and what is recorded of it."""
 
+import itertools
+
 import pytest
 
 from rl_pipeline.deployment.desk import RecordPending
 from rl_pipeline.deployment.phases import TransitionRefused
 from rl_pipeline.deployment.record import NothingDeployed, RecordBusy
+from rl_pipeline.stores.desired_state import StoredState
 from rl_pipeline.stores.warehouse import WarehouseUnavailable
 from rl_pipeline_tests.deployment.places import PlayedPlace
 from rl_pipeline_tests.deployment.simulated_stores import HISTORY
@@ -164,6 +167,19 @@ def test_a_promoted_model_is_taken_back_after_the_record_was_restored(place: Pla
     assert place.routed() == [{"old": 1.0}] * 2
 
 
+def test_a_promoted_model_that_was_taken_back_stays_out_though_the_record_of_it_is_lost(place: PlayedPlace) -> None:
+    promoted(place)
+    place.world.warehouse_is_up = False
+    place.commands().roll_back("it was better before", model_id="new")
+    place.states.values = []
+    place.world.warehouse_is_up = True
+    restored, again = place.tick().changes
+    assert (restored.serving, restored.retired) == ("new", ()), "the audit knows no better"
+    assert (again.serving, again.retired, again.change.reason) == ("old", ("new",), "it was better before")
+    place.follow()
+    assert place.routed() == [{"old": 1.0}] * 2
+
+
 def test_a_promoted_model_is_taken_back_after_more_changes_than_the_record_remembers(place: PlayedPlace) -> None:
     promoted(place)
     for _ in range(HISTORY // 2):
@@ -171,6 +187,77 @@ def test_a_promoted_model_is_taken_back_after_more_changes_than_the_record_remem
         place.commands().unfreeze("go on")
     state = place.commands().set_traffic("old", 100, "PUT /admin/traffic")
     assert (state.serving, state.change.deployment_id) == ("old", "deployment-of-new")
+
+
+def test_a_promoted_model_is_taken_back_while_another_waits_for_its_approval(place: PlayedPlace) -> None:
+    promoted(place)
+    place.release(2, "newer", needs_approval=True)
+    assert place.tick().state is not None
+    assert place.state.phase == "awaiting_approval"
+    state = place.commands().roll_back("it was better before", model_id="new")
+    assert (state.phase, state.serving, state.retired) == ("steady", "old", ("new",))
+    assert state.change.deployment_id == "deployment-of-new"
+    assert state.change.evidence == {"approval_status": "manual_approved", "interrupted": "deployment-of-newer"}
+    assert place.routed() == [{"old": 1.0}] * 2
+
+
+@pytest.mark.parametrize("is_test", [False, True])
+def test_a_promoted_model_is_taken_back_while_another_is_rolled_out_which_is_not_retired(
+    place: PlayedPlace, is_test: bool
+) -> None:
+    promoted(place)
+    if is_test:
+        place.commands().start_ab_test(a_model("newer"), 0.5, "?", deployment_id="test-1", bake_seconds=60)
+    else:
+        place.rolling_out("newer")
+    place.follow()
+    state = place.commands().roll_back("it was better before", model_id="new")
+    assert (state.phase, state.serving, state.retired) == ("steady", "old", ("new",))
+    assert place.routed() == [{"old": 1.0}] * 2
+    assert not any("newer" in node.fenced for node in place.nodes)
+
+
+def test_a_frozen_deployment_gives_its_model_back_too(place: PlayedPlace) -> None:
+    promoted(place)
+    place.rolling_out("newer")
+    place.commands().freeze("careful")
+    assert place.commands().roll_back("it was better before", model_id="new").serving == "old"
+
+
+def test_the_specified_call_brings_the_former_model_back_in_the_middle_of_a_rollout(place: PlayedPlace) -> None:
+    promoted(place)
+    place.rolling_out("newer")
+    with pytest.raises(TransitionRefused, match="third has not served before"):
+        place.commands().set_traffic("third", 100, "PUT /admin/traffic")
+    state = place.commands().set_traffic("old", 100, "PUT /admin/traffic")
+    assert (state.serving, state.retired) == ("old", ("new",))
+
+
+def test_a_control_without_traffic_is_not_taken_back(place: PlayedPlace) -> None:
+    promoted(place)
+    place.rolling_out("newer")
+    place.commands().promote("in a hurry", model_id="newer")
+    with pytest.raises(TransitionRefused, match="new has no traffic while newer bakes: promote newer first"):
+        place.commands().roll_back("it was better before", model_id="new")
+    assert place.state.weights == {"newer": 1.0}
+
+
+def test_only_the_model_that_was_named_is_taken_back(place: PlayedPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    promoted(place)
+    place.rolling_out("newer")
+    read, looks = place.states.read, itertools.count()
+
+    def read_before_it_is_promoted() -> StoredState | None:
+        found = read()
+        if next(looks) == 1:  # the first was for a candidate
+            for _ in range(2):
+                place.commands("other").promote("it is good", model_id="newer")
+        return found
+
+    monkeypatch.setattr(place.states, "read", read_before_it_is_promoted)
+    with pytest.raises(TransitionRefused, match="new is no longer in service"):
+        place.commands().roll_back("it was better before", model_id="new")
+    assert (place.state.serving, place.state.retired) == ("newer", ())
 
 
 def test_a_first_model_has_nobody_before_it(place: PlayedPlace) -> None:
@@ -188,7 +275,7 @@ def test_the_specified_call_gives_the_model_in_service_everything_and_rolls_back
 
 def test_the_specified_call_brings_the_former_model_back_after_a_promotion(place: PlayedPlace) -> None:
     promoted(place)
-    with pytest.raises(TransitionRefused, match="third has served before"):
+    with pytest.raises(TransitionRefused, match="third has not served before"):
         place.commands().set_traffic("third", 100, "PUT /admin/traffic")
     state = place.commands().set_traffic("old", 100, "PUT /admin/traffic")
     assert (state.serving, state.retired) == ("old", ("new",))

@@ -114,6 +114,21 @@ def test_a_model_that_is_fenced_where_its_promotion_came_late_gives_way_to_the_o
     assert place.routed() == [{"old": 1.0}] * 2
 
 
+def test_a_model_that_is_fenced_while_another_is_rolled_out_goes_and_the_other_is_not_retired(
+    place: PlayedPlace,
+) -> None:
+    place.rolling_out()
+    place.nodes[1].is_up = False
+    for _ in range(2):
+        place.commands().promote("in a hurry", model_id="new")
+    place.rolling_out("newer")
+    place.nodes[1].fence("new", "high_error_rate")
+    place.nodes[1].is_up = True
+    (state,) = place.tick().changes
+    assert (state.serving, state.retired) == ("old", ("new",))
+    assert state.change.evidence["interrupted"] == "deployment-of-newer"
+
+
 def test_who_served_before_is_known_from_the_audit_where_the_record_has_forgotten_it(place: PlayedPlace) -> None:
     place.rolling_out()
     place.commands().promote("in a hurry", model_id="new")

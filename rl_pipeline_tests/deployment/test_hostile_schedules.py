@@ -23,11 +23,15 @@ def test_no_schedule_leaves_a_bad_model_serving_a_difference_or_a_hole_in_the_au
             violated[seed] = violations
         happened += schedule.happened
         happened.update(f"states {state.change.event}" for state in schedule.states.recorded)
+        happened["rollouts interrupted"] += sum(
+            "interrupted" in each.change.evidence for each in schedule.states.recorded
+        )
     assert not violated
     # What never happens proves nothing.
     everything = ("deaths", "lost answers", "records lost", "records set back", "orders", "states restored")
     assert min(happened[what] for what in (*everything, "states rolled_back", "states promoted")) > count / 10
     assert happened["releases validated again"] > count / 20
+    assert happened["rollouts interrupted"] > count / 50
     record_property("schedules", count)
     for what, times in sorted(happened.items()):
         record_property(what, times)

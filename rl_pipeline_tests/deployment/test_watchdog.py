@@ -176,6 +176,42 @@ def test_a_lost_record_is_left_to_the_controller_and_its_withdrawal_kept(place: 
     assert (place.state.retired, place.memory.memory.withdrawals) == (("new",), {})
 
 
+def test_an_old_copy_of_the_record_does_not_hide_the_rollout_that_goes_on(place: PlayedPlace) -> None:
+    old_copy = list(place.states.values)
+    place.rolling_out()
+    place.look()
+    place.states.values = old_copy
+    place.verdict, place.reason = "roll_back", "high_error_rate"
+    look = place.look()
+    assert look.fencings["new"].confirmed == ("gateway-0", "gateway-1")
+    assert place.routed() == [{"old": 1.0}] * 2
+    place.verdict = "hold"
+    place.tick()
+    place.look()
+    assert (place.state.retired, place.memory.memory) == (("new",), Memory(place.state))
+
+
+def test_it_follows_an_old_copy_that_somebody_has_changed_no_sooner_than_the_gateways_do(place: PlayedPlace) -> None:
+    old_copy = list(place.states.values)
+    place.rolling_out()
+    place.verdict = "advance"
+    place.tick()
+    place.look()
+    place.states.values = old_copy
+    place.commands().freeze("careful")
+    assert place.state.generation < place.nodes[0].state.generation  # type: ignore[union-attr]
+    place.verdict = "roll_back"
+    place.look()
+    assert place.routed() == [{"old": 1.0}] * 2
+
+
+def test_it_guards_a_deployment_that_was_made_anew_though_it_remembers_higher_generations(place: PlayedPlace) -> None:
+    place.rolling_out()
+    place.look()
+    anew = PlayedPlace(now=place.now)
+    assert anew.look(place.memory).state == anew.state
+
+
 def test_it_does_not_fall_over_a_record_that_it_cannot_read(place: PlayedPlace) -> None:
     place.rolling_out()
     place.look()

@@ -1,13 +1,22 @@
 """A real gateway's administration, and what it shows of itself."""
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 
+from rl_pipeline.deployment.windows import Window
+from rl_pipeline.serving.admin import AdminApi
 from rl_pipeline.serving.breaker import FAILURES_TO_OPEN
+from rl_pipeline.serving.gateway import Gateway
+from rl_pipeline.serving.remembering import Memory
 from rl_pipeline_tests.serving import stub_backend
+from rl_pipeline_tests.serving.gateway_program import configuration
 from rl_pipeline_tests.serving.gateway_world import World
-from rl_pipeline_tests.serving.running_gateway import TOKEN, GatewayProcess
+from rl_pipeline_tests.serving.running_gateway import SESSION_KEY, TOKEN, GatewayProcess
 from rl_pipeline_tests.serving.states import sessions_at
 
 ADMIN = [
@@ -74,6 +83,7 @@ def test_without_nats_the_traffic_can_only_be_taken_from_a_candidate(world: Worl
         ("PUT", "/admin/traffic", {"model_id": "unknown", "traffic_percentage": 10}, 404),
         ("PUT", "/admin/state", {"generation": 10**9}, 400),
         ("GET", "/admin/windows", None, 400),
+        ("GET", "/admin/windows?candidate=a&control=b&since=noon", None, 400),
         ("GET", "/admin/models/unknown/metrics", None, 404),
         ("POST", "/admin/fence", {"model_id": "a", "reason": ""}, 400),
     ],
@@ -133,3 +143,32 @@ def test_a_gateway_that_was_told_nothing_says_what_to_do(tmp_path: Path) -> None
 def test_two_gateways_cannot_share_a_directory(world: World) -> None:
     with pytest.raises(AssertionError, match="another gateway keeps its state"):
         GatewayProcess(world.gateway.directory).start()
+
+
+class BusyMemory(Memory):
+    """It has so much to tell that others are served meanwhile, or it gives up."""
+
+    def __init__(self) -> None:
+        super().__init__(observed_seconds=0)
+        self.others_are_served = threading.Event()
+
+    def windows(self, *_: object, **__: object) -> list[Window]:
+        assert self.others_are_served.wait(30), "nobody else was served"
+        return []
+
+
+def test_nobody_waits_until_windows_are_told(tmp_path: Path) -> None:
+    memory = BusyMemory()
+
+    async def ask() -> web.Response:
+        given = {"data_directory": str(tmp_path), "admin_token": TOKEN, "session_key": SESSION_KEY}
+        gateway = Gateway(configuration(given))
+        gateway.memory = memory
+        told = asyncio.create_task(
+            AdminApi(gateway).windows(make_mocked_request("GET", "/admin/windows?candidate=a&control=b"))
+        )
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_soon(memory.others_are_served.set)
+        return await told
+
+    assert asyncio.run(ask()).status == 200

@@ -72,11 +72,58 @@ def test_a_backend_that_is_gone_is_unreachable(world: World) -> None:
 
 def test_a_request_that_is_at_fault_itself_is_no_failure_of_the_model(world: World) -> None:
     world.ramp(1.0)
-    world.new.behaviour = stub_backend.answer_400
+    world.old.behaviour = world.new.behaviour = stub_backend.answer_400
     reply = world.gateway.chat()
     assert (reply.status, reply.model, reply.json["error"]["message"]) == (400, world.new.name, "no such role")
-    assert world.metrics(world.new.name)["errors"] == 0
-    assert world.old.requests == 0
+    for stub in (world.new, world.old):
+        metrics = world.metrics(stub.name)
+        assert (stub.requests, metrics["requests"], metrics["errors"], metrics["failed_sessions"]) == (1, 1, 0, 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("status", [400, 401, 403, 413, 422, 429])
+def test_a_candidate_that_refuses_what_the_model_in_service_answers_is_charged(
+    world: World, status: int, stream: bool
+) -> None:
+    world.ramp(1.0)
+    world.new.behaviour = stub_backend.refuse(status)
+    count = FAILURES_TO_OPEN + 1
+    for number in range(count):
+        reply = world.gateway.chat(f"refused-{number}-{world.generation}", stream=stream)
+        assert (reply.status, reply.model) == (200, world.old.name)
+    metrics = world.metrics(world.new.name)
+    assert (metrics["requests"], metrics["errors"], metrics["failed_sessions"]) == (count, count, count)
+    assert world.metrics(world.old.name)["errors"] == 0
+    assert world.gateway.health()["backends"][world.new.name]["breaker"] == "closed", "it answers, if badly"
+
+
+def test_a_candidate_that_refuses_while_nobody_else_can_tell_is_not_charged(world: World) -> None:
+    world.ramp(1.0)
+    world.new.behaviour = stub_backend.answer_400
+    world.old.behaviour = stub_backend.answer_500
+    reply = world.gateway.chat()
+    assert (reply.status, reply.model) == (400, world.new.name)
+    assert world.metrics(world.new.name)["failed_sessions"] == 0
+    assert world.metrics(world.old.name)["errors"] == 1
+
+
+def test_a_candidate_is_charged_though_the_answer_that_took_its_place_breaks_off(world: World) -> None:
+    world.ramp(1.0)
+    world.new.behaviour = stub_backend.answer_400
+    world.old.behaviour = stub_backend.break_off
+    reply = world.gateway.chat(stream=True)
+    assert events(reply)[-1]["error"]["code"] == "upstream_broke_off"  # type: ignore[index]
+    assert world.metrics(world.new.name)["failed_sessions"] == 1
+
+
+def test_a_request_that_is_refused_after_the_candidate_failed_is_told_so(world: World) -> None:
+    world.ramp(1.0)
+    world.new.behaviour = stub_backend.answer_500
+    world.old.behaviour = stub_backend.answer_400
+    reply = world.gateway.chat()
+    assert (reply.status, reply.model) == (400, world.old.name)
+    metrics = world.metrics(world.old.name)
+    assert (metrics["requests"], metrics["errors"]) == (1, 0)
 
 
 @pytest.mark.parametrize("status", [401, 403, 413, 422, 429])

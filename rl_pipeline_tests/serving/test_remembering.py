@@ -62,6 +62,17 @@ def test_sessions_of_other_models_rollouts_and_quiet_times_do_not_count() -> Non
     assert len(memory.windows(NEW, OLD, START + 10, "deployment-1")) == 1
 
 
+def test_whoever_has_heard_of_the_closed_windows_is_told_the_rest_only() -> None:
+    memory = Memory(observed_seconds=40)
+    heard, until = [], 0
+    for now in range(int(START), int(START) + 300, 7):
+        memory.begin(NEW, FIRST, now)
+        heard += memory.windows(NEW, OLD, now, since=until)
+        until = memory.closed_until(now)
+    assert len(heard) > 20
+    assert heard == memory.windows(NEW, OLD, now)
+
+
 def test_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remembering, "MOST_COUNTS", 5)
     memory = Memory(observed_seconds=0)

@@ -262,6 +262,11 @@ def test_a_gateways_figures_and_windows_are_what_happened(tmp_path: Path) -> Non
         wait_until(lambda: sum(window.control.sessions for window in windows(traffic)) == of_old.sessions)
         assert sum(window.candidate.errors for window in windows(traffic)) == of_new.sessions
         assert {(window.step, window.share) for window in windows(traffic)} == {(0, 0.5)}
+        told = windows(traffic)
+        assert told == windows(Gateways([one.url, two.url], TOKEN)), "who asks for the first time is told the same"
+        one.kill()
+        one.start()
+        assert windows(traffic) == told, "what was heard once is not asked for again"
         assert traffic.windows("another", NEW, OLD) == []
 
 

@@ -4,7 +4,7 @@ import http.client
 import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
@@ -15,6 +15,18 @@ from rl_pipeline.deployment.windows import WINDOW_SECONDS, Arm, Window
 
 _T = TypeVar("_T")
 
+MOST_WINDOWS = 10_000
+"""So many are kept of each gateway, which itself remembers no more."""
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What a gateway has told of a rollout so far. Closed windows never change, so it is asked for the rest only."""
+
+    asked: str
+    until: int = 0
+    windows: tuple[Window, ...] = ()
+
 
 @dataclass(frozen=True)
 class Gateways:
@@ -23,6 +35,8 @@ class Gateways:
     addresses: Sequence[str]
     token: str
     patience_seconds: float = 5.0
+    _told: dict[str, _Told] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """By address."""
 
     def register(self, model: ServedModel) -> None:
         """See `TrafficController.register`. A gateway that does not answer learns of it by the state."""
@@ -69,15 +83,24 @@ class Gateways:
     def windows(self, deployment_id: str, candidate: str, control: str) -> Sequence[Window]:
         """See `TrafficController.windows`. What several gateways saw in one window is added up, once it is closed at
         all of them that answer."""
-        query = urlencode({"deployment_id": deployment_id, "candidate": candidate, "control": control})
-        answers = [answer for _, answer in self._all("GET", f"/admin/windows?{query}")]
-        until = min(answer["until"] for answer in answers)
+        asked = urlencode({"deployment_id": deployment_id, "candidate": candidate, "control": control})
+        answers = [told for _, told in _whoever_obeys(self.addresses, lambda address: self._windows_of(address, asked))]
+        until = min(told.until for told in answers)
         summed: dict[tuple[datetime, int, float], Window] = {}
-        for window in (_window(each) for answer in answers for each in answer["windows"]):
+        for window in (each for told in answers for each in told.windows):
             if window.start.timestamp() + WINDOW_SECONDS <= until:
                 key = (window.start, window.step, window.share)
                 summed[key] = _sum(summed[key], window) if key in summed else window
         return [summed[key] for key in sorted(summed)]
+
+    def _windows_of(self, address: str, asked: str) -> _Told:
+        before = self._told.get(address)
+        if before is None or before.asked != asked:
+            before = _Told(asked)
+        answer = self._call(address, "GET", f"/admin/windows?{asked}&since={before.until}", None)
+        windows = (*before.windows, *map(_window, answer["windows"]))
+        told = self._told[address] = _Told(asked, max(before.until, answer["until"]), windows[-MOST_WINDOWS:])
+        return told
 
     def _all(self, method: str, path: str, body: str | None = None) -> list[tuple[str, Any]]:
         """What each gateway that obeyed answered. Raises if none did."""
