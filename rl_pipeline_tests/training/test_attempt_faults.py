@@ -27,6 +27,7 @@ from rl_pipeline_tests.training.stored_training import (
     without_jobs,
     write_strict_model,
 )
+from rl_pipeline_tests.training.tiny_jobs import progress
 
 EPISODES = recorded_episodes(60, 3)
 # Worth to be imitated, with turns enough to be silent in one.
@@ -127,8 +128,7 @@ def test_a_store_that_is_away_costs_ten_minutes_and_no_training(place: TrainingP
 
 
 def steps_done(place: TrainingPlace, attempt: Attempt) -> set[int]:
-    lines = map(json.loads, place.work(attempt).progress_file.read_text().splitlines())
-    return {line["step"] for line in lines if "step" in line}
+    return {line["step"] for line in progress(place.work(attempt)) if "step" in line}
 
 
 def test_a_loss_that_is_no_number_halves_the_learning_rate_from_the_last_good_state(place: TrainingPlace) -> None:

@@ -167,8 +167,10 @@ def losses(work: WorkDirectory) -> dict[int, float]:
 
 
 def progress(work: WorkDirectory) -> Sequence[dict[str, Any]]:
+    """The lines that are whole: the last one may be half written."""
     file = work.progress_file
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def result(work: WorkDirectory) -> dict[str, Any]:
