@@ -18,7 +18,8 @@ PAGE = PROJECT / "docs" / "soak.md"
 HEADER = """# Soak
 
 The fault and statistics suites at their full counts. `make soak` wrote this page; the same suites run in `make test`
-at small counts.
+at small counts. A line speaks for its commit alone; one that the history does not have was tested before the work was
+joined to it, and is to be run again.
 
 | suite | what was done | result | commit |
 |---|---|---|---|
