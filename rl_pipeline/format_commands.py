@@ -1,6 +1,8 @@
 """The commands around other people's formats: bring their trajectories in, take ours out."""
 
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime
@@ -38,7 +40,7 @@ def import_files(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report: publish and write nothing.")] = False,
 ) -> None:
     """Publish the trajectories of files in other formats: atif, openai-messages, swe-agent, intercode, tau-bench,
-    fireact, massgen-traces, lightning-spans.
+    fireact, massgen-traces, lightning-spans, otlp.
 
     Each leaves redacted, as with `publish`. A record that is refused is kept with its reason, and holds up no other.
     """
@@ -101,6 +103,42 @@ def export(  # noqa: PLR0917  # Typer reads its options from here
     if not written:
         raise PipelineError(f"no trajectory is as asked, and {out} is empty: name other days or fewer conditions")
     typer.echo(f"wrote {written} trajectories to {out}")
+
+
+def otlp_receiver(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where it listens; 0 for any free port.")] = 4318,
+    data: Annotated[Path | None, typer.Option(help="Its own directory; else otlp in the home.")] = None,
+    settle: Annotated[float, typer.Option(min=0.0, help="Seconds without a span once a trace's root has come.")] = 5.0,
+    idle: Annotated[float, typer.Option(min=0.0, help="Seconds without a span where no root comes.")] = 300.0,
+) -> None:
+    """Take spans of agents by OTLP's HTTP (JSON, POST /v1/traces), and publish their traces as trajectories."""
+    from rl_pipeline.collection import Outbox
+    from rl_pipeline.collection.otlp import OtlpReceiver, ReceiverLimits, serving
+    from rl_pipeline.opening import current_settings, edge_policy, open_raw_objects
+
+    settings = current_settings()
+    password = settings.nats_password
+    directory = data or settings.rl_pipeline_home.absolute() / "otlp"
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    outbox = Outbox(
+        directory / "outbox",
+        settings.nats_url,
+        user=settings.nats_user,
+        password=password.get_secret_value() if password else None,
+        credentials_file=settings.nats_credentials_file,
+        redaction=edge_policy(settings),
+        open_objects=lambda: open_raw_objects(settings),
+    )
+    with (
+        closing(outbox),
+        closing(OtlpReceiver(outbox, directory, ReceiverLimits(settle_seconds=settle, idle_seconds=idle))) as receiver,
+        serving(receiver, port) as chosen,
+    ):
+        typer.echo(f"spans are taken on http://127.0.0.1:{chosen}/v1/traces")
+        stop.wait()
+    typer.echo(f"sent {outbox.counts.sent} trajectories")
 
 
 def _publish(found: "Iterator[Imported]", importer: "Importer") -> "PublishedImports":

@@ -57,9 +57,9 @@ class Atif:
         is_named = as_text(record.get("schema_version")).upper().startswith("ATIF")
         return is_named or ("agent" in record and all("source" in as_object(step) for step in record["steps"][:3]))
 
-    def group(self, record: Any) -> str | None:  # noqa: ARG002 - a format's signature
+    def groups(self, record: Any) -> Iterable[tuple[str, Any]]:  # noqa: ARG002 - a format's signature
         """Each is a trajectory."""
-        return None
+        return ()
 
     def read(self, record: Any, origin: Origin) -> Iterator[JsonObject]:
         """See `Format.read`."""

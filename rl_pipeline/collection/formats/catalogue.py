@@ -11,6 +11,7 @@ from rl_pipeline.collection.formats.intercode import InterCode
 from rl_pipeline.collection.formats.lightning_spans import LightningSpans
 from rl_pipeline.collection.formats.massgen_traces import MassGenTraces
 from rl_pipeline.collection.formats.openai_messages import OpenAIMessages
+from rl_pipeline.collection.formats.otlp import OtlpTraces
 from rl_pipeline.collection.formats.swe_agent import SWEAgent
 from rl_pipeline.collection.formats.tau_bench import TauBench
 from rl_pipeline.errors import PipelineError
@@ -23,6 +24,7 @@ class UnknownFormat(PipelineError):
 # In the order in which a record is tried: those that have fields which no other has come first.
 _ALL: tuple[Format, ...] = (
     LightningSpans(),
+    OtlpTraces(),
     MassGenTraces(),
     InterCode(),
     TauBench(),

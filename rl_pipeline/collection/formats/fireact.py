@@ -58,9 +58,9 @@ class FireAct:
         """See `Format.fits`."""
         return isinstance(record, dict) and "traj" in record and ("prompt" in record or {"em", "gt"} <= record.keys())
 
-    def group(self, record: Any) -> str | None:  # noqa: ARG002 - a format's signature
+    def groups(self, record: Any) -> Iterable[tuple[str, Any]]:  # noqa: ARG002 - a format's signature
         """Each is a trajectory."""
-        return None
+        return ()
 
     def read(self, record: Any, origin: Origin) -> Iterator[JsonObject]:
         """See `Format.read`."""

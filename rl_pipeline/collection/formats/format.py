@@ -81,11 +81,14 @@ class Format(Protocol):
     def fits(self, record: Any) -> bool:
         """Whether a record is of this format, by what no other format has."""
 
-    def group(self, record: Any) -> str | None:
-        """What records that make one trajectory have in common; None where each is a trajectory by itself."""
+    def groups(self, record: Any) -> Iterable[tuple[str, Any]]:
+        """The parts of a record, by what parts that make one trajectory have in common; none where it is one itself."""
 
     def read(self, record: Any, origin: Origin) -> Iterator[JsonObject]:
-        """The trajectories of a record; those of subordinate agents follow their superior's. Raises `NotOfFormat`."""
+        """The trajectories of a record, or of a list of parts; those of subordinate agents follow their superior's.
+
+        Raises `NotOfFormat`.
+        """
 
     def write(self, trajectory: JsonObject) -> Iterable[Any]:
         """The records that tell a trajectory: several only where the format has a record for each event."""

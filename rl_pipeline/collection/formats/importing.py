@@ -102,8 +102,9 @@ class Importer:
                     self.report.passed_over.append(source.name)
                     return
                 self.refuse(Refusal(origin, None, "unknown_format", _what_instead(record), record))
-            elif not isinstance(record, list) and (group := known.group(record)) is not None:
-                gathered.add(known.name, group, record)
+            elif not isinstance(record, list) and (parts := list(known.groups(record))):
+                for group, part in parts:
+                    gathered.add(known.name, group, part)
             else:
                 yield from self._read(known, record, origin)
             is_first = False

@@ -61,9 +61,9 @@ class InterCode:
         )
         return is_stepwise or isinstance(record.get("turn_history"), dict)
 
-    def group(self, record: Any) -> str | None:  # noqa: ARG002 - a format's signature
+    def groups(self, record: Any) -> Iterable[tuple[str, Any]]:  # noqa: ARG002 - a format's signature
         """Each is a trajectory."""
-        return None
+        return ()
 
     def read(self, record: Any, origin: Origin) -> Iterator[JsonObject]:
         """See `Format.read`."""

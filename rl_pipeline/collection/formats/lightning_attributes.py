@@ -61,8 +61,8 @@ class ModelCall:
         if self.model:
             attributes["gen_ai.request.model"] = self.model
         for number, message in enumerate(self.prompt):
-            attributes |= _flat(f"{_PROMPT}.{number}", _as_told(message))
-        attributes |= _flat(_ANSWER, _as_told(self.answer))
+            attributes |= flat(f"{_PROMPT}.{number}", as_told(message))
+        attributes |= flat(_ANSWER, as_told(self.answer))
         ids = (("prompt_token_ids", "prompt_token_ids"), ("response_token_ids", "completion_token_ids"))
         attributes |= {name: self.sampling[of] for name, of in ids if of in self.sampling and name not in attributes}
         if "logprobs" in self.sampling and not any(name.startswith("logprobs") for name in attributes):
@@ -73,7 +73,7 @@ class ModelCall:
 def model_call(span: JsonObject) -> ModelCall | None:
     """The call that a span tells; None for every other span."""
     attributes = as_object(span.get("attributes"))
-    prompt, answer = _nested(attributes, _PROMPT), _nested(attributes, _ANSWER)
+    prompt, answer = nested(attributes, _PROMPT), nested(attributes, _ANSWER)
     taken = [name for name in attributes if name.startswith((f"{_PROMPT}.", f"{_ANSWER}."))]
     if prompt is None and answer is None:
         prompt, answer = _from_text(attributes)
@@ -83,22 +83,29 @@ def model_call(span: JsonObject) -> ModelCall | None:
     told = attributes_of(span)
     taken += told.taken
     call = ModelCall(
-        prompt=[_as_message(message) for message in as_list(prompt)],
-        answer=_as_message({**answer, "role": "assistant"}),
+        prompt=[as_message(message) for message in as_list(prompt)],
+        answer=as_message({**answer, "role": "assistant"}),
         sampling=told.sampling,
         rest={**span, "attributes": without(attributes, taken)},
     )
-    names = ("gen_ai.response.model", "gen_ai.request.model")
+    describe(call, attributes)
+    return call
+
+
+def describe(call: ModelCall, attributes: JsonObject) -> None:
+    """Note the model, the temperature and the tokens of a call, by the names of OpenTelemetry and OpenInference."""
+    names = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")
     call.model = next((name for name in map(as_name, map(attributes.get, names)) if name), None)
-    call.temperature = as_number(attributes.get("gen_ai.request.temperature"))
-    usage = "gen_ai.usage."
-    call.prompt_tokens = as_count(attributes.get(f"{usage}prompt_tokens", attributes.get(f"{usage}input_tokens")))
-    call.completion_tokens = as_count(
-        attributes.get(f"{usage}completion_tokens", attributes.get(f"{usage}output_tokens"))
+    parameters = as_object(literal(attributes.get("llm.invocation_parameters")))
+    call.temperature = as_number(attributes.get("gen_ai.request.temperature", parameters.get("temperature")))
+    read = ("gen_ai.usage.prompt_tokens", "gen_ai.usage.input_tokens", "llm.token_count.prompt")
+    written = ("gen_ai.usage.completion_tokens", "gen_ai.usage.output_tokens", "llm.token_count.completion")
+    call.prompt_tokens, call.completion_tokens = (
+        next((count for count in map(as_count, map(attributes.get, counts)) if count is not None), None)
+        for counts in (read, written)
     )
     if call.model:
         call.sampling = {"model_version": call.model, **call.sampling}
-    return call
 
 
 def attributes_of(span: JsonObject) -> Attributes:
@@ -109,13 +116,13 @@ def attributes_of(span: JsonObject) -> Attributes:
     for name, keys in _IDS.items():
         for key in keys:
             written = attributes.get(key)
-            ids = _literal(written)
+            ids = literal(written)
             ids = ids[0] if isinstance(ids, list) and ids and isinstance(ids[0], list) else ids
             if (read := token_ids(ids)) is not None:
                 sampling.setdefault(name, read)
                 taken += [key] if written == read and key in ("prompt_token_ids", "response_token_ids") else []
     told = attributes.get("logprobs.content")
-    drawn = [as_object(token).get("logprob") for token in as_list(_literal(told))]
+    drawn = [as_object(token).get("logprob") for token in as_list(literal(told))]
     return Attributes(sampling | filled({"logprobs": numbers(drawn)}), taken)
 
 
@@ -126,7 +133,7 @@ def reward_of(span: JsonObject) -> float | None:
         for name in ("agentlightning.reward.0.value", "agentlightning.reward.primary", "reward"):
             if (value := as_number(attributes.get(name))) is not None:
                 return value
-    told = as_object(_literal(attributes.get("agentops.entity.output", attributes.get("agentops.task.output"))))
+    told = as_object(literal(attributes.get("agentops.entity.output", attributes.get("agentops.task.output"))))
     return as_number(told.get("value")) if told.get("type") == "reward" else None
 
 
@@ -138,7 +145,7 @@ def agent_name(attributes: JsonObject) -> Any:
     return attributes.get("operation.name") if attributes.get("agentops.span.kind") == "agent" else None
 
 
-def _literal(value: Any) -> Any:
+def literal(value: Any) -> Any:
     """What text stands for, as JSON or as Python writes it."""
     if not isinstance(value, str):
         return value
@@ -150,7 +157,7 @@ def _literal(value: Any) -> Any:
     return value
 
 
-def _nested(attributes: JsonObject, prefix: str) -> Any:
+def nested(attributes: JsonObject, prefix: str) -> Any:
     """The object or list that flat attributes below a prefix stand for; None where there are none."""
     root: JsonObject = {}
     for name, value in attributes.items():
@@ -175,26 +182,27 @@ def _listed(value: Any) -> Any:
     return children
 
 
-def _flat(prefix: str, value: Any) -> JsonObject:
+def flat(prefix: str, value: Any) -> JsonObject:
+    """The attributes below a prefix that tell an object or a list."""
     if isinstance(value, dict):
         children = [(str(name), child) for name, child in value.items()]
     elif isinstance(value, list) and value and any(isinstance(child, dict | list) for child in value):
         children = [(str(number), child) for number, child in enumerate(value)]
     else:
         return {prefix: value}
-    flat: JsonObject = {}
+    told: JsonObject = {}
     for name, child in children:
-        flat |= _flat(f"{prefix}.{name}", child)
-    return flat
+        told |= flat(f"{prefix}.{name}", child)
+    return told
 
 
 def _from_text(attributes: JsonObject) -> tuple[Any, Any]:
-    prompt = _literal(attributes.get("gen_ai.input.messages"))
-    answers = as_list(_literal(attributes.get("gen_ai.output.messages")))
+    prompt = literal(attributes.get("gen_ai.input.messages"))
+    answers = as_list(literal(attributes.get("gen_ai.output.messages")))
     return prompt, answers[0] if answers else None
 
 
-def _as_message(told: Any) -> JsonObject:
+def as_message(told: Any) -> JsonObject:
     """A message as OpenAI has it, from one whose calls are flat."""
     message = dict(as_object(told))
     if "role" not in message:
@@ -210,7 +218,7 @@ def _as_message(told: Any) -> JsonObject:
     return message | ({"tool_calls": calls} if calls else {})
 
 
-def _as_told(message: JsonObject) -> JsonObject:
+def as_told(message: JsonObject) -> JsonObject:
     """The message as a span tells it."""
     told = {name: value for name, value in message.items() if name != "content" or value is not None}
     calls = []

@@ -7,11 +7,11 @@ other span is kept where it stood (`other_spans`).
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from rl_pipeline.collection.formats.chat import exchanges_of_messages
-from rl_pipeline.collection.formats.exchanges import first_request, turns_of
+from rl_pipeline.collection.formats.exchanges import Exchange, first_request, turns_of
 from rl_pipeline.collection.formats.format import (
     CARRIED,
     Layout,
@@ -59,9 +59,9 @@ class LightningSpans:
         """See `Format.fits`."""
         return isinstance(record, dict) and {"rollout_id", "attributes", "span_id"} <= record.keys()
 
-    def group(self, record: Any) -> str | None:
-        """The rollout and its attempt."""
-        return json.dumps([record.get("rollout_id"), record.get("attempt_id")])
+    def groups(self, record: Any) -> Iterable[tuple[str, Any]]:
+        """By the rollout and its attempt."""
+        return ((json.dumps([record.get("rollout_id"), record.get("attempt_id")]), record),)
 
     def read(self, record: Any, origin: Origin) -> Iterator[JsonObject]:
         """See `Format.read`; the record is the list of an attempt's spans."""
@@ -72,7 +72,7 @@ class LightningSpans:
         carried = next((span[CARRIED] for span in spans if CARRIED in span), None)
         told |= {CARRIED: carried} if carried else {}
         origin = original(origin, told)
-        reading = _Reading()
+        reading = SpanReading(model_call, lambda span: span.get("start_time"))
         for span in told["spans"]:
             reading.add(span)
         turns = reading.turns()
@@ -86,7 +86,7 @@ class LightningSpans:
             origin,
             turns=turns,
             task={"instructions": first_request(turns), **outcome(reading.final_reward)},
-            metadata=reading.metadata(),
+            metadata={**reading.metadata(), "framework": "agent-lightning"},
             source={"spans_before": reading.before} if reading.before else {},
             session_id=as_name(spans[0].get("rollout_id")),
             agent_id=next(filter(None, names), None) or "agent-lightning",
@@ -97,7 +97,7 @@ class LightningSpans:
     def write(self, trajectory: JsonObject) -> Iterable[Any]:
         """See `Format.write`."""
         own = is_own(trajectory, NAME)
-        written = WrittenSpans(trajectory, is_chat=own or is_chat(trajectory))
+        written = WrittenSpans(trajectory, is_chat=own or is_chat(trajectory), is_own=own)
         spans = [*as_list(source_of(trajectory, NAME).get("spans_before")), *written.spans()]
         return [spans[0] | {CARRIED: carried_of(trajectory, NAME)}, *spans[1:]]
 
@@ -110,10 +110,15 @@ def _order(span: JsonObject) -> tuple[float, float]:
     return as_number(span.get("sequence_id")) or 0.0, as_number(span.get("start_time")) or 0.0
 
 
-class _Reading:
-    """The calls to models as they come, and what each was told that those before it were not."""
+class SpanReading:
+    """The calls to models as they come, and what each was told that those before it were not.
 
-    def __init__(self) -> None:
+    `read_call` finds the call that a span tells, `began` when it began.
+    """
+
+    def __init__(self, read_call: Callable[[JsonObject], ModelCall | None], began: Callable[[JsonObject], Any]) -> None:
+        self._read_call = read_call
+        self._began = began
         self.before: list[JsonObject] = []
         self.final_reward: float | None = None
         self._said: list[JsonObject] = []
@@ -124,15 +129,13 @@ class _Reading:
 
     def add(self, span: JsonObject) -> None:
         """Read a span."""
-        call = model_call(span)
+        call = self._read_call(span)
         fields = self._fields[self._answers] if self._calls else None
         if call is None:
             (fields.setdefault("other_spans", []) if fields is not None else self.before).append(span)
             reward = reward_of(span)
             if reward is not None:
-                self.final_reward = reward
-                if fields is not None:
-                    fields.setdefault("reward", reward)
+                self.reward(reward)
             elif fields is not None and as_object(span.get("attributes")) and not fields["sampling"].get("logprobs"):
                 fields["sampling"] = attributes_of(span).sampling | fields["sampling"]
             return
@@ -152,15 +155,25 @@ class _Reading:
             "call_span": call.rest,
             "sampling": call.sampling,
             **({"prompted": prompted} if prompted else {}),
-            **filled({"timestamp": span.get("start_time")}),
+            **filled({"timestamp": self._began(span)}),
         }
 
-    def turns(self) -> list[JsonObject]:
-        """The turns of all calls."""
+    def reward(self, value: float) -> None:
+        """A reward for the call before it, and the last is that of the whole."""
+        self.final_reward = value
+        if self._calls:
+            self._fields[self._answers].setdefault("reward", value)
+
+    def exchanges(self) -> tuple[list[Exchange], list[JsonObject]]:
+        """What all calls said, and the messages that nobody answered."""
         exchanges, after = exchanges_of_messages(self._said)
         for place, exchange in enumerate(exchanges, start=1):
             exchange.turn |= self._fields.get(place, {"is_copied_context": True})
-        return turns_of(exchanges, after)
+        return exchanges, after
+
+    def turns(self) -> list[JsonObject]:
+        """The turns of all calls."""
+        return turns_of(*self.exchanges())
 
     def metadata(self) -> JsonObject:
         """The model and the tokens."""
@@ -175,7 +188,6 @@ class _Reading:
             "prompt_tokens": sum(read) if read else None,
             "completion_tokens": sum(written) if written else None,
             "total_tokens": sum(read) + sum(written) if read or written else None,
-            "framework": "agent-lightning",
         }
 
 

@@ -20,15 +20,23 @@ from rl_pipeline.collection.formats.values import (
 class WrittenSpans:
     """Spans of a trajectory, with the prompts written out."""
 
-    def __init__(self, trajectory: JsonObject, *, is_chat: bool) -> None:
+    def __init__(self, trajectory: JsonObject, *, is_chat: bool, is_own: bool) -> None:
         self._trajectory = trajectory
         self._exchanges, _ = exchanges_of(trajectory["turns"])
         self._is_chat = is_chat
         """Whether the turns have the fields of chat messages."""
+        self._is_own = is_own
+        """Whether the turns have spans of this format."""
         self._count = 0
 
     def spans(self) -> Iterator[JsonObject]:
         """One for each call to a model, then those that stood behind it."""
+        for exchange, prompt, answer in self._calls():
+            yield self._span(exchange, prompt, answer)
+            yield from self._behind(exchange)
+
+    def _calls(self) -> Iterator[tuple[Exchange, list[JsonObject], JsonObject]]:
+        """Each call with its whole prompt and its answer."""
         known: list[JsonObject] = []
         waiting: list[JsonObject] = []
         for exchange in self._exchanges:
@@ -40,23 +48,24 @@ class WrittenSpans:
                 continue
             kept = as_count(exchange.turn.get("kept"))
             repeated = known[: len(known) if kept is None else kept]
-            for place_of, message in as_object(exchange.turn.get("prompted")).items():
+            # How a tracer of the same format wrote what it repeats; another repeats it as it was.
+            for place_of, message in as_object(exchange.turn.get("prompted") if self._is_own else None).items():
                 repeated[int(place_of)] = message
             prompt = [*repeated, *waiting]
-            yield self._span(exchange, prompt, messages[place])
+            yield exchange, prompt, messages[place]
             known, waiting = [*prompt, messages[place]], messages[place + 1 :]
-            yield from self._behind(exchange)
 
     def _span(self, exchange: Exchange, prompt: list[JsonObject], answer: JsonObject) -> JsonObject:
-        rest = as_object(exchange.turn.get("call_span")) or self._made("openai.chat.completion", exchange)
+        own = as_object(exchange.turn.get("call_span")) if self._is_own else {}
+        rest = own or self._made("openai.chat.completion", exchange)
         sampling, metadata = as_object(exchange.turn.get("sampling")), self._trajectory["metadata"]
         call = ModelCall(prompt, answer, sampling, rest)
-        if "call_span" not in exchange.turn:
+        if not own:
             call.model = sampling.get("model_version") or metadata.get("model") or UNKNOWN_MODEL
         return call.written()
 
     def _behind(self, exchange: Exchange) -> Iterator[JsonObject]:
-        if "call_span" in exchange.turn:
+        if self._is_own and "call_span" in exchange.turn:
             yield from as_list(exchange.turn.get("other_spans"))
             return
         reward = as_number(exchange.turn.get("reward"))

@@ -29,6 +29,17 @@ _OF_A_KIND = {
 }
 
 
+def is_act(span: JsonObject) -> bool:
+    """Whether a span is a turn."""
+    return span.get("span_type") in _OF_A_KIND
+
+
+def joins(prompt: JsonObject, call: JsonObject) -> bool:
+    """Whether two spans in succession are one turn: a prompt that was answered by a call, without a word."""
+    is_silent = prompt.get("span_type") == "prompt" and prompt.get("output") == "" and not prompt.get("reasoning")
+    return is_silent and call.get("span_type") == "tool"
+
+
 def turns_of_spans(spans: Sequence[Any]) -> list[JsonObject]:
     """The turns of a trace. Raises `NotOfFormat`."""
     turns: list[JsonObject] = []
@@ -40,7 +51,10 @@ def turns_of_spans(spans: Sequence[Any]) -> list[JsonObject]:
         if kind == "reward" and turns:
             turns[-1].setdefault("rewards", []).append(without(span, ["span_type"]))
         elif kind in _OF_A_KIND:
-            turns.append({"turn_id": len(turns) + 1, **_turn(kind, span, waiting)})
+            turn = _turn(kind, span, waiting)
+            if turns and joins(spans[number - 2], span):
+                turn = _joined(turns.pop(), turn)
+            turns.append({**turn, "turn_id": len(turns) + 1})
             waiting = []
         else:
             waiting.append(span)
@@ -107,6 +121,11 @@ def _turn(kind: str, span: JsonObject, before: list[JsonObject]) -> JsonObject:
     return turn | {"span": rest}
 
 
+def _joined(prompt: JsonObject, call: JsonObject) -> JsonObject:
+    kept = ("observation", "sampling", "thought_process", "spans_before")
+    return call | {name: prompt[name] for name in kept if name in prompt} | {"prompt_span": prompt["span"]}
+
+
 def _thought_out(span: JsonObject) -> JsonObject:
     """A span before a turn; the text of a thought is in the turn's thoughts already."""
     return without(span, ["reasoning"]) if isinstance(span.get("reasoning"), str) else span
@@ -136,6 +155,9 @@ def _spans(turn: JsonObject, agent_id: str, model: str) -> Iterator[JsonObject]:
         for thought in thoughts:
             yield {"span_type": "reasoning", "reasoning": thought, "source": agent_id}
         thoughts = []
+    if isinstance(prompt := turn.get("prompt_span"), dict):
+        shown = unwrapped(as_object(turn.get("observation")).get("content"))
+        yield {"span_type": "prompt", "input": shown, "output": "", **prompt}
     yield _span(turn, action, result, thoughts, model) | own
     for reward in as_list(turn.get("rewards")):
         yield {"span_type": "reward", **reward}

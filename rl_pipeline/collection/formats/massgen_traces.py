@@ -1,7 +1,8 @@
 """MassGen's traces: `rl_data/traces/YYYYMMDD/<agent>/trace_*.json`, one trace of six kinds of spans a file.
 
 A prompt, a tool call, content and an act of coordination (a vote, an answer, a restart) are turns. Reasoning is the
-thought before the next turn, a reward belongs to the turn before it. `span` of a turn holds what else its span said.
+thought before the next turn, a reward belongs to the turn before it. A prompt that was answered by a call of a tool and
+no word is one turn with that call. `span` of a turn holds what else its span said.
 """
 
 import re
@@ -34,7 +35,7 @@ from rl_pipeline.collection.formats.values import (
 
 NAME = "massgen-traces"
 
-_STATUS = {"completed": "success", "failed": "failed", "running": "abandoned"}
+_STATUS = {"completed": "success", "failed": "failed", "running": "abandoned", "abandoned": "abandoned"}
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -50,9 +51,9 @@ class MassGenTraces:
         """See `Format.fits`."""
         return isinstance(record, dict) and {"trace_id", "spans"} <= record.keys() and isinstance(record["spans"], list)
 
-    def group(self, record: Any) -> str | None:  # noqa: ARG002 - a format's signature
+    def groups(self, record: Any) -> Iterable[tuple[str, Any]]:  # noqa: ARG002 - a format's signature
         """Each is a trajectory."""
-        return None
+        return ()
 
     def read(self, record: Any, origin: Origin) -> Iterator[JsonObject]:
         """See `Format.read`."""
@@ -77,12 +78,13 @@ class MassGenTraces:
                 "reward": as_number(record.get("total_reward")),
             },
             metadata={
-                "model": next(filter(None, models), None),
+                "model": next(filter(None, models), None) or as_name(as_object(record.get("metadata")).get("model")),
                 "framework": "massgen",
                 "prompt_tokens": sum(read) if read else None,
                 "completion_tokens": sum(written) if written else None,
                 "total_tokens": sum(read) + sum(written) if read or written else None,
-                "coordination": _coordination(turns),
+                "parent_trajectory_id": as_name(as_object(record.get("metadata")).get("parent_trace_id")),
+                "coordination": _coordination(turns, as_object(record.get("metadata"))),
             },
             source=without(record, ("spans", "agent_id", CARRIED)),
             session_id=as_name(as_object(record.get("metadata")).get("session_id")),
@@ -113,12 +115,17 @@ class MassGenTraces:
     def name_of(self, trajectory: JsonObject) -> str:
         """Its place below `rl_data`."""
         trace = as_name(source_of(trajectory, NAME).get("trace_id")) or trajectory["trajectory_id"]
-        day = trajectory["start_timestamp"][:10].replace("-", "")
-        trace, agent = (_NOT_A_NAME.sub("_", name).strip(".") or "_" for name in (trace, trajectory["agent_id"]))
-        return f"traces/{day}/{agent[:100]}/{trace if trace.startswith('trace_') else f'trace_{trace}'}"
+        return place_of(trace, trajectory["agent_id"], trajectory["start_timestamp"][:10])
 
 
-def _coordination(turns: list[JsonObject]) -> JsonObject | None:
+def place_of(trace_id: str, agent_id: str, day: str) -> str:
+    """Where MassGen looks for a trace below `rl_data`, without the suffix; `day` as in 2026-01-31."""
+    trace, agent = (_NOT_A_NAME.sub("_", name).strip(".") or "_" for name in (trace_id, agent_id))
+    named = trace if trace.startswith("trace_") else f"trace_{trace}"
+    return f"traces/{day.replace('-', '')}/{agent[:100]}/{named}"
+
+
+def _coordination(turns: list[JsonObject], metadata: JsonObject) -> JsonObject | None:
     """Rounds, votes and restarts, as the rewards for coordination read them."""
     acts = [turn for turn in turns if as_object(turn.get("span")).get("span_type") == "coordination"]
     if not acts:
@@ -134,5 +141,7 @@ def _coordination(turns: list[JsonObject]) -> JsonObject | None:
             voter = as_name(told.get("voter")) or as_name(told.get("agent_id"))
             votes.append({"vote_for": target} | ({"agent_id": voter} if voter else {}))
     restarts = sum(act["action"]["tool_name"] == "restart" for act in acts)
-    told_rounds = {"rounds": max(rounds)} if rounds else {}
+    told_rounds: JsonObject = {"rounds": max(rounds)} if rounds else {}
+    agreed = metadata.get("consensus")
+    told_rounds |= {"consensus": agreed} if isinstance(agreed, bool) else {}
     return {**told_rounds, "restarts": restarts, **({"votes": as_list(votes)} if votes else {})}

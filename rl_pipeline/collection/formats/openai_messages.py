@@ -51,9 +51,9 @@ class OpenAIMessages:
         messages = as_list(record.get("messages") if isinstance(record, dict) else record)
         return bool(messages) and all(isinstance(item, dict) and "role" in item for item in messages[:3])
 
-    def group(self, record: Any) -> str | None:  # noqa: ARG002 - a format's signature
+    def groups(self, record: Any) -> Iterable[tuple[str, Any]]:  # noqa: ARG002 - a format's signature
         """Each is a trajectory."""
-        return None
+        return ()
 
     def read(self, record: Any, origin: Origin) -> Iterator[JsonObject]:
         """See `Format.read`."""

@@ -67,9 +67,9 @@ class SWEAgent:
         history = as_list(record.get("history"))
         return bool(history) and isinstance(history[0], dict) and "role" in history[0]
 
-    def group(self, record: Any) -> str | None:  # noqa: ARG002 - a format's signature
+    def groups(self, record: Any) -> Iterable[tuple[str, Any]]:  # noqa: ARG002 - a format's signature
         """Each is a trajectory."""
-        return None
+        return ()
 
     def read(self, record: Any, origin: Origin) -> Iterator[JsonObject]:
         """See `Format.read`."""

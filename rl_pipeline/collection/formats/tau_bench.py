@@ -57,9 +57,9 @@ class TauBench:
         """See `Format.fits`."""
         return isinstance(record, dict) and {"task_id", "traj", "reward"} <= record.keys() and "gt" not in record
 
-    def group(self, record: Any) -> str | None:  # noqa: ARG002 - a format's signature
+    def groups(self, record: Any) -> Iterable[tuple[str, Any]]:  # noqa: ARG002 - a format's signature
         """Each is a trajectory."""
-        return None
+        return ()
 
     def read(self, record: Any, origin: Origin) -> Iterator[JsonObject]:
         """See `Format.read`."""

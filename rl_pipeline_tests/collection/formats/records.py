@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rl_pipeline.collection.formats.format import Origin
+from rl_pipeline_tests.collection.formats import otlp_records
 
 MOMENT = datetime(2025, 12, 8, 12, 0, tzinfo=UTC)
 
@@ -468,5 +469,9 @@ SINGLE: list[tuple[str, Any, Origin]] = [
     ("massgen-traces", MASSGEN, origin("agent_1/trace.json")),
     ("massgen-traces", MASSGEN_AS_SPECIFIED, origin("agent_1/trace_abc123.json")),
     ("lightning-spans", LIGHTNING, origin("spans/spans.jsonl")),
+    ("otlp", otlp_records.OTLP_FLAT, origin("spans/traces.json")),
+    ("otlp", otlp_records.OTLP_MESSAGES, origin("spans/traces.jsonl")),
+    ("otlp", otlp_records.OTLP_TEXT, origin("spans/traces.jsonl")),
+    ("otlp", otlp_records.OTLP_OPENINFERENCE, origin("spans/traces.jsonl")),
 ]
 """One record each that is one trajectory: the format, the record, where it stood."""

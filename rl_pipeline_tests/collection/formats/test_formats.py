@@ -1,12 +1,15 @@
 """What each format says stands in the contract's own fields, where rewards, curation and people look for it."""
 
+import json
 from typing import Any
 
 import pytest
 
 from rl_pipeline.collection.formats import FORMATS, format_of
 from rl_pipeline.collection.formats.format import NotOfFormat, Origin
-from rl_pipeline_tests.collection.formats import records
+from rl_pipeline.collection.formats.otlp_spans import located_spans
+from rl_pipeline.collection.formats.otlp_values import plain_attributes
+from rl_pipeline_tests.collection.formats import otlp_records, records
 from rl_pipeline_tests.collection.formats.records import SINGLE, origin
 from rl_pipeline_tests.collection.formats.test_round_trips import NAMES, read, written
 
@@ -27,7 +30,7 @@ def test_a_record_is_recognised_by_its_content(name: str, record: Any, where: Or
 def test_the_same_record_has_the_same_id_and_another_has_another(name: str, record: Any, where: Origin) -> None:
     (tree,) = read(name, record, where)
     assert read(name, record, where)[0]["trajectory_id"] == tree["trajectory_id"]
-    if name not in ("atif", "massgen-traces"):
+    if name not in ("atif", "massgen-traces", "otlp"):
         (other,) = read(name, record, Origin(where.file, where.modified, key=where.key, model="another"))
         assert other["trajectory_id"] != tree["trajectory_id"]
 
@@ -231,6 +234,55 @@ def test_spans_tell_calls_tokens_and_the_reward_of_the_last_call() -> None:
     assert (answer["action"]["raw_response"], answer["reward"]) == ("There are 42.", 1.0)
     assert (tree["agent_id"], tree["session_id"]) == ("sql-writer", "ro-1")
     assert (tree["task_context"]["task_status"], tree["metadata"]["temperature"]) == ("success", 0.7)
+
+
+@pytest.mark.parametrize("record", [otlp_records.OTLP_TEXT, otlp_records.OTLP_MESSAGES], ids=["as text", "as values"])
+def test_messages_with_parts_tell_calls_thoughts_results_and_scores(record: Any) -> None:
+    tree = tree_of("otlp", record)
+    call, answer = tree["turns"]
+    assert call["shown_before"][0]["content"] == "Help with the weather."
+    assert call["observation"]["content"] == "Rain in Graz?"
+    assert (call["thought_process"], call["action"]["raw_response"]) == (["Look."], "One moment.")
+    assert (call["action"]["tool_name"], call["action"]["tool_args"]) == ("rain", {"place": "Graz"})
+    assert (call["result"]["output"], call["result"]["execution_time_ms"]) == ({"mm": 3}, 500.0)
+    assert (answer["action"]["raw_response"], answer["reward"]) == ("3 mm.", 1.0)
+    assert tree["trajectory_id"] == "5b8efff7-9803-8103-d269-b633813fc60c"
+    assert (tree["agent_id"], tree["session_id"], tree["metadata"]["model"]) == ("weather-agent", "s-2", "claude")
+    assert tree["task_context"]["task_status"] == "success"
+
+
+def test_flat_spans_of_a_trace_tell_agent_session_user_tokens_and_what_failed() -> None:
+    tree = tree_of("otlp", otlp_records.OTLP_FLAT)
+    call, answer = tree["turns"]
+    assert (tree["agent_id"], tree["session_id"], tree["task_context"]["user_id"]) == ("weather", "s-1", "user-19")
+    assert (call["result"]["success"], call["result"]["error"]) == (False, "no such place")
+    assert (tree["metadata"]["temperature"], tree["metadata"]["total_tokens"]) == (0.5, 13)
+    assert answer["sampling"]["model_version"] == "gpt-4o-2024"
+
+
+def test_openinference_tells_messages_and_the_tool_what_it_returned() -> None:
+    [call] = tree_of("otlp", otlp_records.OTLP_OPENINFERENCE)["turns"]
+    assert call["observation"]["content"] == {"parts": [{"type": "text", "text": "Rain in Graz?"}]}
+    assert (call["action"]["tool_name"], call["action"]["tool_args"]) == ("rain", {"place": "Graz"})
+    assert (call["result"]["output"], call["sampling"]["model_version"]) == ("3 mm", "gpt-4o")
+
+
+def test_a_trajectory_from_elsewhere_is_written_as_spans_of_an_agent_its_chats_and_its_tools() -> None:
+    request = written("otlp", tree_of("openai-messages", records.OPENAI))
+    spans = [span for _, span in located_spans(request)]
+    names = [span["name"] for span in spans]
+    model = records.OPENAI["model"]
+    assert names == [
+        *("invoke_agent openai-messages", f"chat {model}", "execute_tool rain", "execute_tool wind", f"chat {model}")
+    ]
+    assert {span["parentSpanId"] for span in spans[1:]} == {spans[0]["spanId"]}
+    told = plain_attributes(spans[1]["attributes"])
+    assert told["gen_ai.operation.name"] == "chat"
+    [answer] = json.loads(told["gen_ai.output.messages"])
+    assert [part["type"] for part in answer["parts"]] == ["reasoning", "tool_call", "tool_call"]
+    assert plain_attributes(spans[2]["attributes"])["gen_ai.tool.call.result"] == "3 mm"
+    score = plain_attributes(spans[0]["events"][0]["attributes"])
+    assert score["gen_ai.evaluation.score.value"] == 0.25
 
 
 def test_answers_that_a_prompt_brings_along_are_copied_context() -> None:

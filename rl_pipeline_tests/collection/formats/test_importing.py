@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from rl_pipeline.collection.formats import FORMATS, Importer, Refusal, RefusalFile
+from rl_pipeline.collection.formats.otlp_spans import located_spans
 from rl_pipeline.collection.formats.refusals import RefusalsNotKept
 from rl_pipeline.collection.formats.sources import NothingToImport
 from rl_pipeline.contracts import serialize
-from rl_pipeline_tests.collection.formats import records
+from rl_pipeline_tests.collection.formats import otlp_records, records
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho ☂"}]}
 
@@ -114,6 +115,17 @@ def test_packed_files_and_byte_order_marks_make_no_difference(tmp_path: Path) ->
     (tmp_path / "damaged.jsonl.gz").write_bytes(gzip.compress(text * 1000)[:-20])
     damaged = Outcome(tmp_path / "damaged.jsonl.gz")
     assert damaged.reasons[-1] == ("", "unreadable")
+
+
+def test_a_trace_is_gathered_from_all_requests_of_a_file_that_brought_its_spans(tmp_path: Path) -> None:
+    spans = [span for _, span in located_spans(otlp_records.OTLP_FLAT)]
+    other = [{**span, "traceId": "0" * 31 + "7"} for span in spans]
+    lost = {**spans[0], "traceId": "none"}
+    requests = [otlp_records.otlp_request(spans[3], *other[:2]), otlp_records.otlp_request(*spans[:3], lost)]
+    outcome = Outcome(lines(tmp_path / "traces.jsonl", *requests, otlp_records.otlp_request(*other[2:])))
+    assert [len(found.trajectory.turns) for found in outcome.found] == [2, 2]
+    assert [refusal.reason for refusal in outcome.refused] == ["not_of_format"]
+    assert len(set(outcome.ids)) == 2
 
 
 def test_a_directory_is_read_in_order_and_what_is_of_no_format_is_passed_over(tmp_path: Path) -> None:

@@ -1,0 +1,219 @@
+"""Spans that arrive over HTTP become trajectories, each trace once; what cannot is kept with its reason."""
+
+import gzip
+import http.client
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl_pipeline.collection import Outbox
+from rl_pipeline.collection.formats import Importer
+from rl_pipeline.collection.otlp import OtlpReceiver, ReceiverLimits, serving
+from rl_pipeline.embedded.nats_server import NatsServer
+from rl_pipeline.stores.jetstream import JetStream
+from rl_pipeline_tests.collection.formats import otlp_records
+from rl_pipeline_tests.collection.recordings import OpenOutbox, arrived
+from rl_pipeline_tests.waiting import wait_until
+
+JSON = {"Content-Type": "application/json"}
+AT_ONCE = ReceiverLimits(settle_seconds=0, idle_seconds=0)
+NEVER = ReceiverLimits(settle_seconds=1e9, idle_seconds=1e9, max_request_bytes=200_000)
+
+OpenReceiver = Callable[..., OtlpReceiver]
+
+
+@pytest.fixture
+def outbox(open_outbox: OpenOutbox, nats_server: NatsServer) -> Outbox:
+    return open_outbox(nats_server.url)
+
+
+@pytest.fixture
+def open_receiver(outbox: Outbox, tmp_path: Path) -> Iterator[OpenReceiver]:
+    """Opens receivers of one directory, one after the other; all are closed at the end."""
+    opened: list[OtlpReceiver] = []
+
+    def open_one(limits: ReceiverLimits = AT_ONCE) -> OtlpReceiver:
+        opened.append(OtlpReceiver(outbox, tmp_path / "otlp", limits))
+        return opened[-1]
+
+    yield open_one
+    for receiver in opened:
+        receiver.close()
+
+
+def post(port: int, body: bytes, path: str = "/v1/traces", **headers: str) -> tuple[int, dict[str, Any]]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("POST", path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+    with connection.getresponse() as response:
+        assert response.getheader("Content-Type") == "application/json"
+        return response.status, json.loads(response.read())
+
+
+def spans_of(request: dict[str, Any]) -> list[dict[str, Any]]:
+    return request["resourceSpans"][0]["scopeSpans"][0]["spans"]
+
+
+def refused(tmp_path: Path) -> list[dict[str, Any]]:
+    file = tmp_path / "otlp" / "refused.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def waiting(tmp_path: Path) -> list[Path]:
+    return list((tmp_path / "otlp").glob("*.trace.jsonl"))
+
+
+def test_a_trace_that_is_posted_is_a_trajectory_in_the_stream(
+    open_receiver: OpenReceiver, stream: JetStream, tmp_path: Path
+) -> None:
+    with serving(open_receiver(), 0) as port:
+        body = json.dumps(otlp_records.OTLP_OPENINFERENCE).encode()
+        told = post(port, body, Content_Type="application/json; charset=utf-8")
+        assert told == (200, {})
+        wait_until(lambda: arrived(stream))
+    [sent] = arrived(stream)
+    assert sent["trajectory_id"].replace("-", "") == spans_of(otlp_records.OTLP_OPENINFERENCE)[0]["traceId"]
+    assert sent["turns"][0]["action"]["tool_name"] == "rain"
+    assert waiting(tmp_path) == []
+    assert refused(tmp_path) == []
+
+
+def test_a_trace_may_come_in_pieces_packed_in_any_order_and_twice(
+    open_receiver: OpenReceiver, stream: JetStream, tmp_path: Path
+) -> None:
+    spans = spans_of(otlp_records.OTLP_FLAT)
+    receiver = open_receiver(NEVER)
+    with serving(receiver, 0) as port:
+        for span in (spans[3], spans[1], spans[1], spans[2], spans[0]):
+            body = gzip.compress(json.dumps(otlp_records.otlp_request(span)).encode())
+            assert post(port, body, Content_Type="application/json", Content_Encoding="gzip") == (200, {})
+    assert arrived(stream) == []
+    receiver.close()
+    open_receiver()  # the next process goes on with what was left
+    wait_until(lambda: arrived(stream))
+    [sent] = arrived(stream)
+    assert [turn["action"].get("tool_name") for turn in sent["turns"]] == ["rain", None]
+    assert sent["turns"][0]["result"]["success"] is False
+    wait_until(lambda: not waiting(tmp_path))
+
+
+def test_without_a_root_a_trace_is_complete_after_a_while(
+    open_receiver: OpenReceiver, stream: JetStream, tmp_path: Path
+) -> None:
+    receiver = open_receiver(ReceiverLimits(settle_seconds=0, idle_seconds=1e9))
+    receiver.take(otlp_records.otlp_request(spans_of(otlp_records.OTLP_TEXT)[1]))
+    receiver.close()
+    assert len(waiting(tmp_path)) == 1
+    open_receiver(ReceiverLimits(settle_seconds=1e9, idle_seconds=0))
+    wait_until(lambda: arrived(stream))
+
+
+def test_a_killed_process_leaves_at_most_half_a_line_which_goes(
+    open_receiver: OpenReceiver, stream: JetStream, tmp_path: Path
+) -> None:
+    receiver = open_receiver(NEVER)
+    receiver.take(otlp_records.OTLP_TEXT)
+    receiver.close()
+    [file] = waiting(tmp_path)
+    with file.open("ab") as opened:
+        opened.write(b'{"resourceSpans": [')
+    open_receiver()
+    wait_until(lambda: arrived(stream))
+
+
+def test_spans_that_cannot_be_used_are_counted_and_kept(open_receiver: OpenReceiver, tmp_path: Path) -> None:
+    good = spans_of(otlp_records.OTLP_TEXT)[1]
+    bad = [{**good, "traceId": "W47/95gDgQPSabYzgT/GDA=="}, {**good, "spanId": 7}, "span"]
+    with serving(open_receiver(NEVER), 0) as port:
+        status, told = post(
+            port, json.dumps(otlp_records.otlp_request(good, *bad)).encode(), Content_Type="application/json"
+        )
+    assert status == 200
+    assert told["partialSuccess"]["rejectedSpans"] == "3"
+    assert "traceId" in told["partialSuccess"]["errorMessage"]
+    assert [one["reason"] for one in refused(tmp_path)] == ["unusable_span"] * 3
+    assert len(waiting(tmp_path)) == 1
+
+
+def test_a_trace_without_a_call_to_a_model_is_kept_with_its_reason_and_can_be_mended(
+    open_receiver: OpenReceiver, stream: JetStream, tmp_path: Path
+) -> None:
+    open_receiver().take(otlp_records.otlp_request(otlp_records.otlp_span(1, "GET /", {"http.method": "GET"})))
+    wait_until(lambda: refused(tmp_path))
+    [line] = refused(tmp_path)
+    assert (line["format"], line["reason"]) == ("otlp", "not_of_format")
+    assert "nothing in it that an agent wrote" in line["detail"]
+    mended = tmp_path / "mended.jsonl"
+    line["record"].append(otlp_records.otlp_request(spans_of(otlp_records.OTLP_TEXT)[1]))
+    mended.write_text(json.dumps(line))
+    again: list[Any] = []
+    assert len(list(Importer(refuse=again.append).trajectories([mended]))) == 1
+    assert again == []
+
+
+def test_what_comes_after_its_trace_was_complete_is_kept_and_said(
+    open_receiver: OpenReceiver, stream: JetStream, tmp_path: Path
+) -> None:
+    receiver = open_receiver()
+    receiver.take(otlp_records.OTLP_TEXT)
+    wait_until(lambda: arrived(stream))
+    rejected = receiver.take(otlp_records.otlp_request(spans_of(otlp_records.OTLP_TEXT)[3]))
+    assert rejected.spans == 1
+    assert [one["reason"] for one in refused(tmp_path)] == ["unusable_span"]
+    assert len(arrived(stream)) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "said"),
+    [
+        pytest.param(b"{", JSON, 400, "no JSON", id="no JSON"),
+        pytest.param(b"[" * 100_000, JSON, 400, "no JSON", id="too deep"),
+        pytest.param(b"[]", JSON, 400, "resourceSpans", id="another record"),
+        pytest.param(b"{}", {"Content-Type": "application/x-protobuf"}, 415, "http/json", id="protobuf"),
+        pytest.param(b"{}", {}, 415, "no type", id="no type"),
+        pytest.param(b"{}", JSON | {"Content-Encoding": "br"}, 415, "gzip", id="another packing"),
+        pytest.param(b"{}", JSON | {"Content-Encoding": "gzip"}, 400, "no gzip", id="not packed"),
+        pytest.param(gzip.compress(b"{}")[:-9], JSON | {"Content-Encoding": "gzip"}, 400, "broken off", id="cut"),
+        pytest.param(gzip.compress(b" " * 200_001), JSON | {"Content-Encoding": "gzip"}, 413, "smaller", id="a bomb"),
+        pytest.param(b"", JSON | {"Content-Length": "200001"}, 413, "smaller", id="too large"),
+    ],
+)
+def test_what_is_no_request_is_answered_as_the_specification_says(
+    open_receiver: OpenReceiver, body: bytes, headers: dict[str, str], status: int, said: str
+) -> None:
+    with serving(open_receiver(NEVER), 0) as port:
+        answered, told = post(port, body, **headers)
+        assert answered == status
+        assert isinstance(told["code"], int)
+        assert said in told["message"]
+        assert post(port, json.dumps(otlp_records.OTLP_TEXT).encode(), **JSON) == (200, {})
+
+
+def test_other_places_and_methods_are_not_served(open_receiver: OpenReceiver) -> None:
+    with serving(open_receiver(NEVER), 0) as port:
+        assert post(port, b"{}", path="/v1/logs", **JSON)[0] == 404
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("GET", "/v1/traces")
+        with connection.getresponse() as response:
+            assert (response.status, response.getheader("Allow")) == (405, "POST")
+
+
+def test_more_than_may_wait_is_to_be_sent_again_later(open_receiver: OpenReceiver) -> None:
+    limits = ReceiverLimits(settle_seconds=1e9, idle_seconds=1e9, max_waiting_bytes=10, max_trace_bytes=10_000)
+    with serving(open_receiver(limits), 0) as port:
+        body = json.dumps(otlp_records.OTLP_TEXT).encode()
+        assert post(port, body, **JSON) == (200, {})
+        assert post(port, body, **JSON)[0] == 503
+    with serving(open_receiver(ReceiverLimits(1e9, 1e9, max_trace_bytes=10)), 0) as port:
+        assert post(port, body, **JSON)[1]["partialSuccess"]["rejectedSpans"] == "4"
+
+
+def test_a_trajectory_for_which_the_outbox_has_no_room_is_kept(
+    open_receiver: OpenReceiver, outbox: Outbox, tmp_path: Path
+) -> None:
+    outbox.close()
+    open_receiver().take(otlp_records.OTLP_TEXT)
+    wait_until(lambda: refused(tmp_path))
+    assert [one["reason"] for one in refused(tmp_path)] == ["outbox"]
