@@ -32,7 +32,7 @@ class OpenTrajectory:
         """Feedback names it."""
         self.session_id: str = begin["session_id"]
         self._outbox = outbox
-        self._clock = _steady_clock()
+        self._clock = steady_clock()
         self._task_context: dict[str, Any] = plain(begin["task_context"])
         self._metadata: dict[str, Any] = plain(begin["metadata"])
         self._seen = observation(self._task_context.get("instructions", ""), "user_message")
@@ -126,7 +126,7 @@ class OpenTrajectory:
 
     @harmless
     def _begin(self, begin: dict[str, Any]) -> None:
-        begin = plain(begin) | {"start_timestamp": self._clock().isoformat()}
+        begin = {"start_timestamp": self._clock().isoformat(), **plain(begin)}
         self._outbox.write(self.trajectory_id, "begin", begin)
         self._recording = True
         self.counting.add("begun")
@@ -169,7 +169,7 @@ class Place:
 place: ContextVar[Place | None] = ContextVar("rl_pipeline_place", default=None)
 
 
-def _steady_clock() -> Callable[[], datetime]:
+def steady_clock() -> Callable[[], datetime]:
     """The time of day, which does not run backwards within a trajectory."""
     began, at = datetime.now(UTC), time.perf_counter()
     return lambda: began + timedelta(seconds=time.perf_counter() - at)

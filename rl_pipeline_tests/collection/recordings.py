@@ -50,10 +50,10 @@ def open_outbox(outbox_directory: Path) -> Iterator[OpenOutbox]:
         outbox.close(0)
 
 
-def arrived(stream: JetStream) -> list[dict[str, Any]]:
-    """The trajectories in the stream, in its order."""
-    last = stream.state(STREAM).last_sequence
-    return [json.loads(message.data) for batch in stream.read(STREAM, 1, last, 500) for message in batch]
+def arrived(stream: JetStream, name: str = STREAM) -> list[dict[str, Any]]:
+    """The messages of a stream, in its order; if no other is named, the trajectories."""
+    last = stream.state(name).last_sequence
+    return [json.loads(message.data) for batch in stream.read(name, 1, last, 500) for message in batch]
 
 
 def sent_by(outbox: Outbox, stream: JetStream) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ def test_the_example_records_what_it_shows(
     stream: JetStream,
     nats_server: NatsServer,
 ) -> None:
-    [example] = re.findall(r"```python\n(.*?)```", (PROJECT / page).read_text(), re.DOTALL)
+    example, *_ = re.findall(r"```python\n(.*?)```", (PROJECT / page).read_text(), re.DOTALL)
     assert SERVER in example
     patient = f'"{nats_server.url}", disk_seconds=60, exit_seconds=60'
     program = [sys.executable, "-c", example.replace(f'"{SERVER}"', patient)]

@@ -4,6 +4,7 @@ Any number of processes may share a directory; it must be on a local disk, becau
 """
 
 import atexit
+import json
 import os
 import threading
 import time
@@ -13,13 +14,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+from rl_pipeline.collection.edge_redaction import redact_message
 from rl_pipeline.collection.outbox.counts import Counting, Counts
-from rl_pipeline.collection.outbox.redaction import OutboxRedaction
+from rl_pipeline.collection.outbox.journal import sync_directory
+from rl_pipeline.collection.outbox.redaction import OutboxRedaction, write_file
 from rl_pipeline.collection.outbox.room import OutboxLimits
-from rl_pipeline.collection.outbox.sender import Sender
+from rl_pipeline.collection.outbox.sender import LETTER_SUFFIX, Sender
 from rl_pipeline.collection.outbox.writer import Part, Writer
 from rl_pipeline.collection.publishing import OpenObjects
+from rl_pipeline.contracts import Feedback, serialize, subject_of
 from rl_pipeline.redaction.policy import RedactionPolicy
 from rl_pipeline.stores.jetstream import JetStream
 
@@ -33,6 +38,7 @@ class _Works:
     """The threads of one process."""
 
     counting: Counting
+    redaction: OutboxRedaction
     writer: Writer
     sender: Sender
 
@@ -110,6 +116,20 @@ class Outbox:
         """Remove what was written of a trajectory that is not finished. For recorders."""
         self._working().writer.forget(trajectory_id)
 
+    def post(self, message: Feedback) -> None:
+        """Have a message sent that is no trajectory; it is on the disk, redacted, when this returns.
+
+        Unlike a recorder's calls this waits for the disk and raises `OSError`: whoever gave feedback is told.
+        """
+        works = self._working()
+        clean = redact_message(message, works.redaction.redactor())
+        letter = {"subject": subject_of(clean), "message": json.loads(serialize(clean))}
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self.directory / f"{uuid4()}{LETTER_SUFFIX}"
+        write_file(path, json.dumps(letter, ensure_ascii=False).encode())
+        sync_directory(self.directory)
+        works.sender.offer(path)
+
     def wait_until_sent(self, seconds: float) -> bool:
         """Whether all that was finished, here or by processes that are gone, was sent in time."""
         works, deadline = self._working(), time.monotonic() + seconds
@@ -138,7 +158,7 @@ class Outbox:
                     redaction = OutboxRedaction(self.directory, self._redaction)
                     sender = Sender(self.directory, self._open_stream, self._open_objects, redaction, counting)
                     writer = Writer(self.directory, self._limits, redaction, counting, sender.offer)
-                    self._works = _Works(counting, writer, sender)
+                    self._works = _Works(counting, redaction, writer, sender)
         return self._works
 
     def _begin_again(self) -> None:

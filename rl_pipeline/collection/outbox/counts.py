@@ -25,6 +25,8 @@ class Counts:
     """Lost by rule: no room in the outbox or on the disk, or more than the disk can keep up with."""
     refused: int = 0
     """Breaks the contract, or too large to send: the log says where."""
+    posted: int = 0
+    """Messages of another kind, such as feedback, that the stream has acknowledged."""
     opted_out: int = 0
     late: int = 0
     """Blocks that ended before their trajectory was on the disk."""

@@ -86,7 +86,7 @@ class OutboxRedaction:
         compiled = redactor.compiled()
         if compiled is not None and compiled != known:
             with contextlib.suppress(OSError):
-                _write(file, compiled)
+                write_file(file, compiled)
         return redactor
 
 
@@ -97,18 +97,20 @@ def _own_key(directory: Path) -> RedactionKey:
         return RedactionKey.parse(file.read_text())
     text = f"edge-{secrets.token_hex(4)}:{secrets.token_hex(32)}"
     with contextlib.suppress(OSError):
-        _write(file, text.encode(), replace=False)
+        write_file(file, text.encode(), replace=False)
         text = file.read_text()
     return RedactionKey.parse(text)
 
 
-def _write(file: Path, data: bytes, *, replace: bool = True) -> None:
+def write_file(file: Path, data: bytes, *, replace: bool = True) -> None:
     """Write a file in one step; without `replace`, the first of several writers wins."""
     new = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
     try:
         descriptor = os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as written:
             written.write(data)
+            written.flush()
+            os.fsync(written.fileno())
         if replace:
             new.replace(file)
         else:

@@ -32,6 +32,8 @@ from rl_pipeline.stores.objects import ObjectsUnavailable
 from rl_pipeline.stores.stream import OutgoingMessage, PublishRefused, StreamDenied, StreamMissing, StreamUnavailable
 
 SUBJECT = "agent.rl.trajectory.v1"
+LETTER_SUFFIX = ".letter"
+"""A whole message of another subject, redacted: `{"subject": …, "message": …}`."""
 REFUSED_SUFFIX = ".refused"
 
 _LOOK_SECONDS = 15.0
@@ -66,7 +68,7 @@ class Sender:
         self._thread.start()
 
     def offer(self, path: Path) -> None:
-        """A trajectory is whole."""
+        """A file is whole: a trajectory or a letter."""
         with self._changed:
             self._waiting[path] = None
             self._changed.notify_all()
@@ -121,7 +123,7 @@ class Sender:
 
     def _look(self) -> None:
         """Find what others left. What is locked is being recorded, or sent by somebody else."""
-        found = sorted(self._directory.glob(f"*{SUFFIX}"), key=_age)
+        found = sorted((*self._directory.glob(f"*{SUFFIX}"), *self._directory.glob(f"*{LETTER_SUFFIX}")), key=_age)
         for path in self._directory.glob(f"*{REWRITING_SUFFIX}"):
             with claimed(path) as data:
                 if data is not None:
@@ -153,9 +155,9 @@ class Sender:
         with claimed(path) as data:
             if data is None:
                 return
-            lines = read_lines(data)
+            is_letter, lines = path.suffix == LETTER_SUFFIX, read_lines(data)
             try:
-                message = self._message(lines)
+                message = _letter(data) if is_letter else self._message(lines)
             except _FAULTS_THAT_PASS:
                 raise
             except Exception as error:  # noqa: BLE001 - a file that cannot be understood must not come again for ever
@@ -167,8 +169,8 @@ class Sender:
         if message is None:
             self._counting.add("empty")
             return
-        self._counting.add("sent")
-        if not is_finished(lines):
+        self._counting.add("posted" if is_letter else "sent")
+        if not (is_letter or is_finished(lines)):
             self._counting.add("recovered")
 
     def _message(self, lines: list[dict[str, Any]]) -> OutgoingMessage | None:
@@ -196,6 +198,11 @@ class Sender:
         path.rename(path.with_suffix(REFUSED_SUFFIX))
         for old in sorted(self._directory.glob(f"*{REFUSED_SUFFIX}"), key=_age)[:-_REFUSED_KEPT]:
             old.unlink(missing_ok=True)
+
+
+def _letter(data: bytes) -> OutgoingMessage:
+    letter = json.loads(data)
+    return outgoing_message(parse_message(letter["subject"], json.dumps(letter["message"]).encode()))
 
 
 def _age(path: Path) -> float:
