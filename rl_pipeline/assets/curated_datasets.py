@@ -11,6 +11,7 @@ from rl_pipeline.assets.trajectory_rewards import trajectory_rewards
 from rl_pipeline.curation.curating import CuratedDataset, curate
 from rl_pipeline.curation.policy import CurationPolicy
 from rl_pipeline.curation.reporting import CurationReport
+from rl_pipeline.environments.worlds import Worlds
 from rl_pipeline.partitions import training_jobs
 from rl_pipeline.resources.ingest import IngestResource
 from rl_pipeline.resources.stream import StreamResource
@@ -93,7 +94,11 @@ def curated_datasets(
                 revision=sum(attempt.starts_from == "dataset" for attempt in attempts),
                 now=now,
                 watermark=job.watermark,
-                policy=CurationPolicy(allowed=redaction.allowed, tolerated=redaction.kinds_switched_off()),
+                policy=CurationPolicy(
+                    allowed=redaction.allowed,
+                    tolerated=redaction.kinds_switched_off(),
+                    worlds=Worlds(training.worlds()),
+                ),
                 work=training.site().work,
             )
         failed = [name for name, passed in verdicts(dataset.report).items() if _CHECKS[name][0] and not passed]

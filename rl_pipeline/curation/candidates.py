@@ -21,7 +21,6 @@ from typing import Final
 import polars as pl
 
 from rl_pipeline.curation.policy import Criteria, CurationPolicy
-from rl_pipeline.environments.worlds import WORLDS
 from rl_pipeline.ingestion.ledger import ERASED_REVISION
 from rl_pipeline.stores.warehouse import Warehouse
 
@@ -198,7 +197,7 @@ def _parameters(criteria: Criteria, policy: CurationPolicy) -> dict[str, object]
         "imported": criteria.is_imported,
         "job": criteria.job_id,
         "erased": ERASED_REVISION,
-        "worlds": sorted(WORLDS),
+        "worlds": policy.worlds.names,
         "start": criteria.start or _EARLIEST,
         "end": criteria.end or _LATEST,
         "longest": criteria.longest,

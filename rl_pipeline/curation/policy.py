@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from rl_pipeline.contracts.training_request import Algorithm, DatasetFilter, TrainingRequest
+from rl_pipeline.environments.worlds import WORLDS, Worlds
 from rl_pipeline.errors import PipelineError
 
 DEFAULT_STREAM = "RL_TRAJECTORIES"
@@ -27,7 +28,7 @@ class InvalidFilter(PipelineError):
 
 @dataclass(frozen=True)
 class CurationPolicy:
-    """How this deployment curates. Everything but the last two is part of a dataset's hash."""
+    """How this deployment curates. Everything but the last three is part of a dataset's hash."""
 
     seed: int = 0
     pair_margin: float = 0.1
@@ -49,10 +50,12 @@ class CurationPolicy:
     """Values that are not sensitive here, as the redaction policy has them."""
     tolerated: frozenset[str] = frozenset()
     """Kinds of value that redaction leaves alone here."""
+    worlds: Worlds = field(default=WORLDS, repr=False)
+    """In which tasks can be played here."""
 
     def hashed(self) -> dict[str, Any]:
         """What becomes part of the manifest."""
-        return {name: value for name, value in vars(self).items() if name not in ("allowed", "tolerated")}
+        return {name: value for name, value in vars(self).items() if name not in ("allowed", "tolerated", "worlds")}
 
 
 @dataclass(frozen=True)

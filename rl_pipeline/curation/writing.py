@@ -21,7 +21,7 @@ from rl_pipeline.curation.preferences import preference_of
 from rl_pipeline.curation.splits import TRAIN
 from rl_pipeline.curation.spool import Spool, spooling
 from rl_pipeline.environments.environment import InvalidTask
-from rl_pipeline.environments.worlds import WORLDS
+from rl_pipeline.environments.worlds import Worlds
 from rl_pipeline.stores.warehouse import Warehouse
 
 # The ids of a query travel in its address, which has a limit.
@@ -97,7 +97,7 @@ class _Reading:
             if isinstance(found, Unusable):
                 self._reasons[trajectory_id] = found.reason
                 continue
-            if not _can_be_played(found):
+            if not _can_be_played(found, self._policy.worlds):
                 found = replace(found, environment=None, environment_task=None)
             text = orjson.dumps(found.messages).decode()
             named = dump([self._tasks[trajectory_id], task_type, found.environment_task])
@@ -120,9 +120,9 @@ class _Reading:
         return {one: self._reasons.get(one, "gone") for one in trajectory_ids if one not in self._spool}
 
 
-def _can_be_played(found: Conversation) -> bool:
+def _can_be_played(found: Conversation, worlds: Worlds) -> bool:
     """Whether it is of a world that exists, and names a task of it."""
-    world = WORLDS.get(found.environment or "")
+    world = worlds.get(found.environment)
     setup = orjson.loads(found.environment_task or "null")
     if world is None or not isinstance(setup, dict):
         return False

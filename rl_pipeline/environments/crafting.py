@@ -56,6 +56,7 @@ class CraftingWorld:
     name = "crafting"
     instructions = "Answer with a command: get THING or craft THING."
     max_turns = 10
+    max_at_once = 256
 
     def tasks(self, count: int, *, seed: int, tiers: Sequence[int] = ()) -> list[Task]:
         """`count` tasks, every goal of the tiers equally often, give or take one."""

@@ -6,13 +6,27 @@ through many of them at once is in `playing.py`, which worlds exist in `worlds.p
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rl_pipeline.errors import PipelineError
+
+if TYPE_CHECKING:  # the sandbox loads this for every program, and the contracts take longer than all the rest
+    from rl_pipeline.contracts.training_status import FailureCode
 
 
 class UnknownWorld(PipelineError):
     """No world has this name."""
+
+
+class InvalidWorld(PipelineError):
+    """A world cannot be what the file of worlds says it is."""
+
+
+class WorldUnavailable(PipelineError):
+    """A world that is somewhere else does not answer; to try again later may help."""
+
+    code: "FailureCode" = "INFRA"
+    """What it is to a training whose episodes it sets."""
 
 
 class InvalidTask(PipelineError):
@@ -44,7 +58,7 @@ class StepOutcome(NamedTuple):
 
 
 class Environment(Protocol):
-    """One attempt at a task."""
+    """One attempt at a task. Each method raises `WorldUnavailable` where a world elsewhere does not answer."""
 
     def reset(self, task: Task) -> str:
         """Start over with `task`; the first observation."""
@@ -77,6 +91,11 @@ class World(Protocol):
         """Actions after which an attempt has failed."""
         ...
 
+    @property
+    def max_at_once(self) -> int:
+        """Attempts that may be under way at the same time, in one process."""
+        ...
+
     def tasks(self, count: int, *, seed: int, tiers: Sequence[int] = ()) -> list[Task]:
         """`count` tasks of the tiers (of all tiers if none is named); the same arguments give the same tasks."""
         ...
@@ -86,5 +105,5 @@ class World(Protocol):
         ...
 
     def open(self, task: Task) -> Environment:
-        """An attempt at `task`, ready for its first action."""
+        """An attempt at `task`, ready for its first action. Raises `WorldUnavailable`."""
         ...

@@ -64,8 +64,10 @@ def opening(world: World, first_observation: str) -> list[Message]:
 def play(
     world: World, tasks: Sequence[Task], act: Act, *, max_turns: int | None = None, at_once: int = 256
 ) -> list[Episode]:
-    """Attempts at the tasks in their order, `at_once` at a time; to play a task twice, name it twice."""
+    """Attempts at the tasks in their order, `at_once` at a time if the world allows it; to play a task twice, name it
+    twice."""
     episodes: list[Episode] = []
+    at_once = min(at_once, world.max_at_once)
     for first in range(0, len(tasks), at_once):
         episodes += _play_together(world, tasks[first : first + at_once], act, max_turns or world.max_turns, first)
     return episodes

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import Random
+from typing import Any
 from uuid import UUID
 
 from rl_pipeline.contracts.trajectory import (
@@ -16,12 +17,26 @@ from rl_pipeline.contracts.trajectory import (
     TrajectoryMetadata,
     Turn,
 )
-from rl_pipeline.environments.environment import World
-from rl_pipeline.environments.playing import Episode
+from rl_pipeline.environments.environment import Task, World
+from rl_pipeline.environments.playing import Episode, Message
 
 Samplings = Sequence[Sequence[Sampling]]
 
 _HARDEST_TIER = 3
+
+
+def task_context(world: World, task: Task, messages: Sequence[Message]) -> dict[str, Any]:
+    """What a trajectory says of a task, from which the task can be made again; `messages` open the attempt."""
+    return {
+        "task_id": task.id,
+        "group_id": task.id,
+        "instructions": messages[0]["content"],
+        "domain": "general",
+        "task_type": f"{world.name}-tier-{task.tier}",
+        "complexity_score": min(1.0, task.tier / _HARDEST_TIER),
+        "environment": world.name,
+        "environment_task": dict(task.setup),
+    }
 
 
 @dataclass(frozen=True)
@@ -63,15 +78,8 @@ class Recorder:
             turns=turns,
             task_context=TaskContext.model_validate(
                 {
-                    "task_id": task.id,
-                    "group_id": task.id,
-                    "instructions": episode.messages[0]["content"],
-                    "domain": "general",
-                    "task_type": f"{self.world.name}-tier-{task.tier}",
-                    "complexity_score": min(1.0, task.tier / _HARDEST_TIER),
+                    **task_context(self.world, task, episode.messages),
                     "task_status": "success" if episode.success else "failed",
-                    "environment": self.world.name,
-                    "environment_task": dict(task.setup),
                 }
             ),
             metadata=self._metadata(sampling),

@@ -6,6 +6,7 @@ import dagster as dg
 from pydantic import Field
 
 from rl_pipeline.contracts.training_request import Algorithm
+from rl_pipeline.environments.worlds import WorldDefinitions, read_worlds
 from rl_pipeline.stores.object_addresses import ObjectsAddress
 from rl_pipeline.stores.tracker import Tracker
 from rl_pipeline.training.checkpoints.signing import PublicKeys, SigningKey
@@ -18,7 +19,8 @@ class TrainingResource(dg.ConfigurableResource[None]):
     """The settings of the training; the signing key comes by variable, because the UI shows a resource's values."""
 
     algorithm: str = Field(description="The algorithm of a request that names none.")
-    base_model: str = Field(description="The model that training starts from where a request names none.")
+    base_model: str = Field(description="The first model in service; training starts from it, or from its successor.")
+    train_from: str = Field("serving", description="Where a training starts that names no model: serving, or base.")
     threshold: int = Field(5000, description="New trajectories that start a training.")
     min_new: int = Field(500, description="With fewer new trajectories the schedule trains nothing.")
     degradation_drop: float = Field(0.10, description="Drop of the raw reward that starts a training.")
@@ -37,6 +39,7 @@ class TrainingResource(dg.ConfigurableResource[None]):
     stall_seconds: float = Field(600, description="The least time without a step that counts as a hang.")
     gpu_hour_usd: float = Field(2.0, description="Price of an hour of a GPU.")
     cpu_hour_usd: float = Field(0.05, description="Price of an hour of a core, where there is no GPU.")
+    worlds_file: str | None = Field(None, description="A TOML file of worlds in which tasks can be played.")
     tracking_uri: str = Field(description="Where trainings are tracked: MLflow.")
     signing_key: str = Field("", description="<key id>:<Ed25519 private key, base64>.")
     public_keys: str = Field("", description="<key id>:<Ed25519 public key, base64>, separated by commas.")
@@ -82,6 +85,10 @@ class TrainingResource(dg.ConfigurableResource[None]):
             public_keys=self.signing_keys()[1],
         )
 
+    def worlds(self) -> WorldDefinitions:
+        """In which tasks can be played, beside crafting. Raises `InvalidWorld`."""
+        return read_worlds(Path(self.worlds_file) if self.worlds_file else None)
+
     def site(self) -> TrainingSite:
         """The machine's side of a training."""
         return TrainingSite(
@@ -93,4 +100,5 @@ class TrainingResource(dg.ConfigurableResource[None]):
             stall_seconds=self.stall_seconds,
             gpu_hour_usd=self.gpu_hour_usd,
             cpu_hour_usd=self.cpu_hour_usd,
+            worlds=self.worlds(),
         )

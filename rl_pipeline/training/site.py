@@ -1,8 +1,9 @@
 """The machine's side of a training: where it works, on what, and what an hour costs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from rl_pipeline.environments.worlds import WorldDefinitions
 from rl_pipeline.training.plans.plan import TrainingPlan
 from rl_pipeline.training.work_directory import WorkDirectory
 
@@ -20,6 +21,8 @@ class TrainingSite:
     stall_seconds: float = 600.0
     gpu_hour_usd: float = 0.0
     cpu_hour_usd: float = 0.0
+    worlds: WorldDefinitions = field(default_factory=WorldDefinitions)
+    """In which tasks can be played, beside crafting."""
 
     def directory(self, job_id: str, attempt: int) -> WorkDirectory:
         """Where an attempt at a job works."""

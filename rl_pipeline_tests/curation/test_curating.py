@@ -17,6 +17,7 @@ from rl_pipeline.curation.curating import CuratedDataset, curate
 from rl_pipeline.curation.datasets import DatasetDamaged, DatasetMissing, fetch_dataset, newest_dataset
 from rl_pipeline.curation.files import CONVERSATIONS, PAIRS, PROMPTS
 from rl_pipeline.curation.policy import CurationPolicy
+from rl_pipeline.environments.worlds import AgentGymServer, WorldDefinitions, Worlds
 from rl_pipeline.stores.disk import DiskObjects
 from rl_pipeline.stores.warehouse import Warehouse
 from rl_pipeline_tests.curation.frames import request
@@ -227,6 +228,17 @@ def test_a_world_that_nobody_knows_neither_takes_the_pairs_away_nor_is_played_in
     assert newest_dataset(warehouse, "job-1").environment is None
     prompts = pl.read_parquet(tmp_path / "dataset" / PROMPTS)
     assert prompts["environment"].null_count() == prompts.height
+
+
+def test_a_world_that_the_deployment_has_set_up_is_played_in(warehouse: Warehouse, objects: DiskObjects) -> None:
+    server = AgentGymServer(url="http://127.0.0.1:1", items=(0, 100))
+    worlds = Worlds(WorldDefinitions(agentgym={"textcraft": server}))
+    played = [replace(stray("agentgym:textcraft", {"item": item}), task=f"task-{item}") for item in range(12)]
+    store(warehouse, played)
+    found = curated(warehouse, objects, "rloo", policy=replace(POLICY, worlds=worlds))
+    assert (found.report.environments, found.report.unplayable) == (("agentgym:textcraft",), 0)
+    assert newest_dataset(warehouse, "job-1").environment == "agentgym:textcraft"
+    assert curated(warehouse, objects, "rloo").report.environments == (), "where it is not set up, it is not"
 
 
 def test_tasks_that_can_be_played_but_for_one_are_scored_by_a_reward_model(

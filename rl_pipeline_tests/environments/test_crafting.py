@@ -16,7 +16,7 @@ from rl_pipeline.environments.crafting import (
     next_command,
 )
 from rl_pipeline.environments.environment import InvalidTask, Task, UnknownWorld
-from rl_pipeline.environments.worlds import WORLDS, find_world
+from rl_pipeline.environments.worlds import WORLDS
 
 WORLD = CraftingWorld()
 
@@ -163,6 +163,7 @@ def test_no_sequence_of_commands_breaks_the_world() -> None:
 
 
 def test_worlds_are_found_by_name() -> None:
-    assert find_world("crafting") is WORLDS["crafting"]
+    assert WORLDS.find("crafting") is WORLDS.get("crafting")
+    assert WORLDS.names == ["crafting"]
     with pytest.raises(UnknownWorld, match="crafting"):
-        find_world("atlantis")
+        WORLDS.find("atlantis")

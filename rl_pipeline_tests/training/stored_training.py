@@ -192,7 +192,7 @@ class TrainingPlace:
         job_id: str,
         *,
         algorithm: str = "sft",
-        base_model: str = "strict",
+        base_model: str | None = "strict",
         domains: Sequence[str] = ("general",),
         filters: Mapping[str, Any] | None = None,
         source: Mapping[str, Any] | None = None,

@@ -34,6 +34,7 @@ _OURS = re.compile(r"[^/]+/final")
 # What an answer of the hub says that another time may be another.
 _LATER = {408, 425, 429}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_LONGEST_NAME = 150
 _BUILD = """
 import pathlib, sys
 from rl_pipeline.training.small_model.building import build_small_model
@@ -67,8 +68,9 @@ class BaseModels:
 
         Raises `BaseModelUnavailable`, `HubUnreachable`, `SignatureRejected`, and whatever the object store raises.
         """
-        if name.startswith("s3://"):
-            return self._from_objects(name, released)
+        ours = released is not None and bool(_OURS.fullmatch(prefix_of(released, name.rstrip("/")) or ""))
+        if ours or name.startswith("s3://"):
+            return self._from_objects(name, ours)
         directory = Path(name.removeprefix("file://")) if "/" in name else self.directory / name
         if name == EMBEDDED:
             _build_embedded(directory)
@@ -87,7 +89,7 @@ class BaseModels:
                 _fetch_from_hub(hub_name, unfinished, kept, self.hub)
         return kept
 
-    def _from_objects(self, url: str, released: Objects | None) -> Path:
+    def _from_objects(self, url: str, ours: bool) -> Path:
         above, _, prefix = url.rstrip("/").rpartition("/")
         if above == "s3:/":
             raise BaseModelUnavailable(f"{url} is a whole bucket: name the prefix below which the model lies.")
@@ -98,7 +100,6 @@ class BaseModels:
             download_checkpoint(objects, prefix, kept, self.public_keys, manifest_sha256=stamp)
             return kept
         stored = {entry.key.removeprefix(f"{prefix}/"): entry for entry in objects.list(f"{prefix}/")}
-        ours = released is not None and _OURS.fullmatch(prefix_of(released, url.rstrip("/")) or "")
         if ours or SIGNATURE in stored:
             # Whoever may write there could else pass anything off as a model that nobody ever signed.
             raise SignatureRejected(f"The checkpoint {url} has lost its manifest: do not use it; release it again.")
@@ -201,7 +202,8 @@ def _appearing(directory: Path) -> Iterator[Path | None]:
 
 
 def _as_name(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "--", name).strip("-.")
+    """A file name; of a long address the end, which tells more."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "--", name)[-_LONGEST_NAME:].strip("-.")
 
 
 def _stamp(entries: Mapping[str, StoredObject]) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from rl_pipeline.contracts.training_request import Algorithm
+from rl_pipeline.environments.worlds import WorldDefinitions
 
 ONLINE_ALGORITHMS: frozenset[Algorithm] = frozenset({"ppo", "rloo", "grpo", "reinforce"})
 
@@ -152,6 +153,8 @@ class TrainingPlan(_Part):
     preference: PreferencePlan = PreferencePlan()
     reward_model: RewardModelPlan = RewardModelPlan()
     online: OnlinePlan = OnlinePlan()
+    worlds: WorldDefinitions = WorldDefinitions()
+    """In which its tasks can be played, beside crafting; no request says this."""
     evaluation: EvaluationPlan = EvaluationPlan()
     checkpoints: CheckpointPlan = CheckpointPlan()
     lora: LoraPlan | None = None

@@ -100,6 +100,7 @@ def plan_of(
         "seed": seed,
         "log_interval": log_interval,
         "lora": lora if lora and lora.get("rank") else None,
+        "worlds": site.worlds.model_dump(mode="json"),
         "notes": draft.notes,
     }
     try:

@@ -3,20 +3,20 @@
 Every process plays its share and gets the same answer; every process has to come here.
 """
 
-import json
 from collections.abc import Sequence
 from math import ceil
 
 import torch
 from transformers import PreTrainedTokenizerBase, Trainer
 
-from rl_pipeline.environments.worlds import find_world
+from rl_pipeline.environments.environment import Task
+from rl_pipeline.environments.worlds import WORLDS, Worlds
 from rl_pipeline.training.plans.plan import TrainingPlan
 from rl_pipeline.training.program.episodes import generator_of
 from rl_pipeline.training.program.policy_gradient import PolicyGradientTrainer
 from rl_pipeline.training.program.prompts import Prompt
 from rl_pipeline.training.program.readable import readable_policy
-from rl_pipeline.training.program.rollouts import in_a_world, play_in_worlds
+from rl_pipeline.training.program.rollouts import in_a_world, play_in_worlds, task_of
 
 _EVALUATION = 2**40
 """Keeps this randomness apart from that of any iteration."""
@@ -30,13 +30,15 @@ def measure_success(
     Tasks are repeated up to the planned number of episodes, where there are fewer. The likeliest words are the same
     every time: with them each task is played once. Nothing where no prompt comes from a world.
     """
-    in_worlds = [prompt for prompt in prompts if in_a_world(prompt)]
+    worlds = Worlds(plan.worlds)
+    in_worlds = [prompt for prompt in prompts if in_a_world(prompt, worlds)]
     if not in_worlds:
         return {}
     greedy = in_worlds[: plan.evaluation.episodes][trainer.args.process_index :: trainer.args.world_size]
     with readable_policy(trainer, plan) as policy:
-        drawn = play_in_worlds(plan, policy, tokenizer, _share(trainer, in_worlds, plan), _randomness(trainer, plan))
-        likeliest = play_in_worlds(plan, policy, tokenizer, greedy, None)
+        share, randomness = _share(trainer, in_worlds, plan), _randomness(trainer, plan)
+        drawn = play_in_worlds(plan, policy, tokenizer, share, randomness, worlds=worlds)
+        likeliest = play_in_worlds(plan, policy, tokenizer, greedy, None, worlds=worlds)
     sampled = [rollout.episode for rollout in drawn]
     return {
         "success_sampled": _mean(trainer, [episode.success for episode in sampled]),
@@ -45,23 +47,25 @@ def measure_success(
     }
 
 
-def further_tasks(held_out: Sequence[Prompt], trained: Sequence[Prompt], count: int) -> list[Prompt]:
+def further_tasks(
+    held_out: Sequence[Prompt], trained: Sequence[Prompt], count: int, worlds: Worlds = WORLDS
+) -> list[Prompt]:
     """The held-out prompts, and up to `count` what their worlds set beside them: as hard, and not trained on.
 
     A dataset may hold out a few tasks only, and by what it was made for: who imitates keeps what was solved once, which
     are the easier ones. What a world sets by itself is the same for every job, so that jobs can be compared.
     """
-    known = {_identity(prompt) for prompt in (*trained, *held_out)}
+    known = {task.id for prompt in (*trained, *held_out) if (task := _task(prompt, worlds))}
     tiers: dict[str, set[int]] = {}
-    for prompt in (each for each in held_out if in_a_world(each)):
-        world = find_world(str(prompt.environment))
-        tiers.setdefault(world.name, set()).add(world.task(prompt.environment_task or {}).tier)
+    for prompt in held_out:
+        if task := _task(prompt, worlds):
+            tiers.setdefault(str(prompt.environment), set()).add(task.tier)
     drawn = list(held_out)
     for name, wanted in sorted(tiers.items()):
         missing = max(0, count - len(held_out)) // len(tiers)
-        tasks = find_world(name).tasks(missing, seed=_EVALUATION, tiers=sorted(wanted))
-        fresh = {_identity(prompt): prompt for prompt in (Prompt(task.id, (), name, task.setup) for task in tasks)}
-        drawn += [prompt for identity, prompt in fresh.items() if identity not in known]
+        tasks = worlds.find(name).tasks(missing, seed=_EVALUATION, tiers=sorted(wanted))
+        fresh = {task.id: Prompt(task.id, (), name, task.setup) for task in tasks}
+        drawn += [prompt for task_id, prompt in fresh.items() if task_id not in known]
     return drawn
 
 
@@ -75,8 +79,9 @@ def measure_reward(trainer: PolicyGradientTrainer, prompts: Sequence[Prompt], pl
     return {"reward_mean": _mean(trainer, [sum(episode.rewards) for episode in episodes])}
 
 
-def _identity(prompt: Prompt) -> tuple[str | None, str]:
-    return prompt.environment, json.dumps(prompt.environment_task, sort_keys=True)
+def _task(prompt: Prompt, worlds: Worlds) -> Task | None:
+    world = worlds.get(prompt.environment)
+    return task_of(prompt, world) if world and in_a_world(prompt, worlds) else None
 
 
 def _share(trainer: Trainer, prompts: Sequence[Prompt], plan: TrainingPlan) -> list[Prompt]:

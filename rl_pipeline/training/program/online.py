@@ -6,6 +6,7 @@ from types import MappingProxyType
 import torch
 from transformers import TrainingArguments
 
+from rl_pipeline.environments.worlds import Worlds
 from rl_pipeline.training.program.episodes import Batch
 from rl_pipeline.training.program.evaluation import further_tasks, measure_reward, measure_success
 from rl_pipeline.training.program.models import load_base, load_policy, training_arguments
@@ -72,7 +73,7 @@ def online_trainer_of(session: Session) -> OnlineTrainer:
 def success(session: Session, trainer: Resumable) -> dict[str, float]:
     """How often the model reaches the goal of tasks that it is not trained on; nothing where none can be played."""
     held_out, trained = (read_prompts(session.work.dataset, split) for split in ("holdout", "train"))
-    prompts = further_tasks(held_out, trained, session.plan.evaluation.episodes)
+    prompts = further_tasks(held_out, trained, session.plan.evaluation.episodes, Worlds(session.plan.worlds))
     return measure_success(trainer, session.tokenizer, prompts, session.plan)
 
 

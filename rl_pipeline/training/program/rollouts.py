@@ -6,9 +6,9 @@ from typing import Protocol, cast
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rl_pipeline.environments.environment import InvalidTask, Task
+from rl_pipeline.environments.environment import InvalidTask, Task, World
 from rl_pipeline.environments.playing import Conversation, Message
-from rl_pipeline.environments.worlds import WORLDS, find_world
+from rl_pipeline.environments.worlds import Worlds
 from rl_pipeline.training.plans.plan import TrainingPlan
 from rl_pipeline.training.program.episodes import PlayedEpisode, first_turns
 from rl_pipeline.training.program.generation import Rollout, SamplingPolicy, play_with_model
@@ -40,16 +40,17 @@ class EnvironmentRollouts:
     def __init__(self, plan: TrainingPlan, tokenizer: PreTrainedTokenizerBase) -> None:
         self._plan = plan
         self._tokenizer = tokenizer
+        self._worlds = Worlds(plan.worlds)
 
     def can_play(self, prompt: Prompt) -> bool:
         """Whether it comes from a world, and from the one that the plan names, if it names one."""
-        return in_a_world(prompt) and self._plan.online.environment in {None, prompt.environment}
+        return in_a_world(prompt, self._worlds) and self._plan.online.environment in {None, prompt.environment}
 
     def play(
         self, policy: PreTrainedModel, prompts: Sequence[Prompt], generator: torch.Generator
     ) -> list[PlayedEpisode]:
         """Rewards are those of the world; an episode that grows too long counts up to the turn that still fits."""
-        rollouts = play_in_worlds(self._plan, policy, self._tokenizer, prompts, generator)
+        rollouts = play_in_worlds(self._plan, policy, self._tokenizer, prompts, generator, worlds=self._worlds)
         limit = self._plan.optimization.max_tokens
         return [
             first_turns(PlayedEpisode(transcript.token_ids, transcript.turns, episode.rewards, episode.success), limit)
@@ -104,10 +105,12 @@ def play_in_worlds(
     tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[Prompt],
     generator: torch.Generator | None,
+    *,
+    worlds: Worlds,
 ) -> list[Rollout]:
     """Play each prompt in its world; the likeliest words alone without a `generator`."""
     with in_step(plan, policy):
-        return _play_in_worlds(plan, policy, tokenizer, prompts, generator)
+        return _play_in_worlds(plan, policy, tokenizer, prompts, generator, worlds=worlds)
 
 
 def _play_in_worlds(
@@ -116,14 +119,16 @@ def _play_in_worlds(
     tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[Prompt],
     generator: torch.Generator | None,
+    *,
+    worlds: Worlds,
 ) -> list[Rollout]:
     played: dict[int, Rollout] = {}
     for name in sorted({str(prompt.environment) for prompt in prompts}):
-        world = find_world(name)
+        world = worlds.find(name)
         places = [place for place, prompt in enumerate(prompts) if prompt.environment == name]
         rollouts = play_with_model(
             world,
-            [_task(prompts[place]) for place in places],
+            [task_of(prompts[place], world) for place in places],
             policy,
             tokenizer,
             generator=generator,
@@ -136,19 +141,21 @@ def _play_in_worlds(
     return [played[place] for place in range(len(prompts))]
 
 
-def in_a_world(prompt: Prompt) -> bool:
+def in_a_world(prompt: Prompt, worlds: Worlds) -> bool:
     """Whether the prompt is a task of a world that exists: what trajectories say of that is not ours to trust."""
-    if prompt.environment not in WORLDS:
+    world = worlds.get(prompt.environment)
+    if world is None:
         return False
     try:
-        _task(prompt)
+        task_of(prompt, world)
     except InvalidTask:
         return False
     return True
 
 
-def _task(prompt: Prompt) -> Task:
-    return find_world(str(prompt.environment)).task(prompt.environment_task or {})
+def task_of(prompt: Prompt, world: World) -> Task:
+    """The task that the prompt is in its world. Raises `InvalidTask`."""
+    return world.task(prompt.environment_task or {})
 
 
 def _at_once(plan: TrainingPlan) -> int:

@@ -248,6 +248,18 @@ def test_a_released_checkpoint_without_its_manifest_does_not_pass_for_a_model_th
     assert not is_signed(models.find(url)), "of another store nobody knows who writes there"
 
 
+def test_a_checkpoint_that_was_released_to_a_directory_must_be_signed_too(models: BaseModels, tmp_path: Path) -> None:
+    objects = open_objects(str(tmp_path / "released"))
+    for job, key in {"trusted": KEY, "foreign": new_signing_key()}.items():
+        with saving(tmp_path / job, META) as staging:
+            for name, content in FILES.items():
+                (staging / name).write_bytes(content)
+        release(tmp_path / job, objects, f"{job}/final", key)
+    assert is_signed(models.find(objects.url("trusted/final"), objects))
+    with pytest.raises(SignatureRejected):
+        models.find(objects.url("foreign/final"), objects)
+
+
 def test_an_embedded_model_of_another_recipe_is_not_taken_for_this_one(models: BaseModels) -> None:
     placed = write_model(models.directory / EMBEDDED, FILES | {"recipe.json": b'{"revision": 0}'})
     with pytest.raises(AnotherSmallModel, match="remove it"):

@@ -19,6 +19,7 @@ from rl_pipeline.contracts.training_request import (
     TrainingConfig,
     TrainingRequest,
 )
+from rl_pipeline.environments.worlds import AgentGymServer, WorldDefinitions
 from rl_pipeline.training.plans.machine import Gpu, Machine, inspect_machine, parse_gpus
 from rl_pipeline.training.plans.plan import MemoryEstimate, TrainingPlan
 from rl_pipeline.training.plans.planning import DatasetFacts, UnplannableRequest, plan_of, split_batch, with_memory
@@ -362,3 +363,16 @@ def test_a_machine_without_its_programs_has_neither_gpus_nor_a_compiler(tmp_path
     assert here.memory_gb > 0
     (tmp_path / "c++").touch(mode=0o755)
     assert inspect_machine({"PATH": str(tmp_path)}).has_compiler
+
+
+def test_the_worlds_are_those_of_the_site_and_no_request_names_others() -> None:
+    worlds = WorldDefinitions(agentgym={"textcraft": AgentGymServer(url="http://127.0.0.1:1", items=(0, 9))})
+    made = plan(site=replace(SITE, worlds=worlds))
+    assert made.worlds == worlds
+    assert TrainingPlan.model_validate_json(made.model_dump_json()) == made
+    elsewhere = {"agentgym": {"textcraft": {"url": "http://elsewhere:1", "items": [0, 9]}}}
+    asked = plan(
+        request_with(hyperparameters={"worlds": elsewhere}, worlds=elsewhere), site=replace(SITE, worlds=worlds)
+    )
+    assert asked.worlds == worlds
+    assert any("worlds" in note for note in asked.notes)

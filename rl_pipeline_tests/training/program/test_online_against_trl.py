@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, T
 
 from rl_pipeline.contracts.training_request import Algorithm
 from rl_pipeline.environments.crafting import CraftingWorld
+from rl_pipeline.environments.worlds import WORLDS
 from rl_pipeline.training.plans.plan import OnlinePlan, OptimizationPlan, TrainingPlan
 from rl_pipeline.training.program.episodes import generator_of
 from rl_pipeline.training.program.policy_gradient import PolicyGradientTrainer
@@ -55,7 +56,9 @@ def success(model: PreTrainedModel, base: Path, plan: TrainingPlan, episodes: in
     tokenizer = AutoTokenizer.from_pretrained(base)
     known = {prompt.task for prompt in trained_on(plan)}
     held_out = [prompt for prompt in prompts_of(2 * episodes, HELD_OUT) if prompt.task not in known][:episodes]
-    rollouts = play_in_worlds(plan, model, tokenizer, held_out, generator_of(torch.device("cpu"), HELD_OUT))
+    rollouts = play_in_worlds(
+        plan, model, tokenizer, held_out, generator_of(torch.device("cpu"), HELD_OUT), worlds=WORLDS
+    )
     return fmean(rollout.episode.success for rollout in rollouts)
 
 

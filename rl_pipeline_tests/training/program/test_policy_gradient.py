@@ -23,6 +23,7 @@ from rl_pipeline.contracts.training_request import Algorithm
 from rl_pipeline.curation.files import WrittenFile
 from rl_pipeline.curation.manifest import MANIFEST, Manifest
 from rl_pipeline.environments.crafting import COMMANDS, CraftingWorld
+from rl_pipeline.environments.worlds import WORLDS, WorldDefinitions, Worlds
 from rl_pipeline.training.plans.plan import EvaluationPlan, OnlinePlan, OptimizationPlan, TrainingPlan
 from rl_pipeline.training.program.dataset import DatasetUnreadable
 from rl_pipeline.training.program.episodes import (
@@ -221,7 +222,7 @@ def test_what_is_trained_on_is_what_was_sampled(tokenizer: PreTrainedTokenizerFa
     """Read again in one pass, with other padding, each written token is as likely as when it was drawn."""
     plan = plan_of("rloo", temperature=0.7)
     policy = untrained_policy(tokenizer).eval()
-    rollouts = play_in_worlds(plan, policy, tokenizer, prompts(6), generator_of(CPU, 1))
+    rollouts = play_in_worlds(plan, policy, tokenizer, prompts(6), generator_of(CPU, 1), worlds=WORLDS)
     episodes = [PlayedEpisode(of.token_ids, of.turns, episode.rewards) for episode, of in rollouts]
     batch = batch_of(episodes, padding=tokenizer.pad_token_id, most_turns=3, device=CPU)
     with torch.no_grad():
@@ -243,6 +244,18 @@ def test_episodes_depend_on_nothing_but_seed_iteration_process_and_weights(token
     torch.rand(5)
     assert tokens(0, 3, 1) == once
     assert all(tokens(*other) != once for other in [(1, 3, 1), (0, 4, 1), (0, 3, 0)])
+
+
+def test_the_worlds_of_the_plan_are_played_in(tokenizer: PreTrainedTokenizerFast) -> None:
+    told = WorldDefinitions(reasoning_gym={"chain_sum": {"max_terms": 2}})
+    world = Worlds(told).find("reasoning-gym:chain_sum")
+    asked = [Prompt(task.id, [], world.name, task.setup) for task in world.tasks(4, seed=1)]
+    plan = plan_of("rloo")
+    assert not any(map(EnvironmentRollouts(plan, tokenizer).can_play, asked))
+    rollouts = EnvironmentRollouts(plan.model_copy(update={"worlds": told}), tokenizer)
+    assert all(map(rollouts.can_play, asked))
+    episodes = rollouts.play(untrained_policy(tokenizer), asked, generator_of(CPU, 1))
+    assert [len(episode.rewards) for episode in episodes] == [1] * 4
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "rloo", "grpo", "reinforce"])
