@@ -1,0 +1,1 @@
+"""What people look at: one trajectory, with everything that became of it."""
