@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
+from rl_pipeline.automation.starting_point import model_on_its_way
 from rl_pipeline.automation.training_requested import train_policy
 from rl_pipeline.resources.stream import StreamResource
 from rl_pipeline.resources.training import TrainingResource
@@ -17,7 +18,7 @@ from rl_pipeline.training.asking import ask_if_due
 from rl_pipeline.training.triggers import Wait
 
 
-@dg.sensor(job=train_policy, minimum_interval_seconds=15, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(job=train_policy, minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING)
 def training_due(stream: StreamResource, warehouse: WarehouseResource, training: TrainingResource) -> dg.SkipReason:
     """Ask for a training once enough trajectories were rewarded since the last, or the model in service earns less."""
     return _ask(stream, warehouse, training, scheduled_for=None)
@@ -47,12 +48,13 @@ def training_schedule(cron: str) -> dg.ScheduleDefinition:
 def _ask(
     stream: StreamResource, warehouse: WarehouseResource, training: TrainingResource, scheduled_for: datetime | None
 ) -> dg.SkipReason:
-    with stream.open() as messages, warehouse.open() as tables:
+    with stream.open_jetstream() as messages, warehouse.open() as tables:
         decided = ask_if_due(
             messages,
             tables,
             training.triggers(),
             trajectories=TRAJECTORIES.name,
+            on_its_way=model_on_its_way(training, messages),
             scheduled_for=scheduled_for,
             now=datetime.now(UTC),
         )

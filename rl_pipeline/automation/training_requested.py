@@ -10,12 +10,14 @@ from rl_pipeline.assets.curated_datasets import curated_datasets
 from rl_pipeline.assets.policy_checkpoints import policy_checkpoints
 from rl_pipeline.automation.imports import import_trajectories
 from rl_pipeline.automation.runs import UNFINISHED, message_of_failure, reason_to_wait
+from rl_pipeline.automation.starting_point import model_to_start_from
 from rl_pipeline.partitions import training_jobs
 from rl_pipeline.redaction.redactor import Redactor
 from rl_pipeline.resources.ingest import IngestResource
 from rl_pipeline.resources.stream import StreamResource
 from rl_pipeline.resources.training import TrainingResource
 from rl_pipeline.resources.warehouse import WarehouseResource
+from rl_pipeline.stores.jetstream_lease import JetStreamLeases
 from rl_pipeline.stores.topology import TRAJECTORIES
 from rl_pipeline.training.jobs.advancing import MOST_IMPORTS, ImportRuns, Tick, advance
 from rl_pipeline.training.jobs.job import Attempt, Job
@@ -63,17 +65,17 @@ def training_requested(
     """
     instance = context.instance
     imports = instance.get_runs(dg.RunsFilter(tags=_IMPORT_STAGE, statuses=list(UNFINISHED)))
-    with stream.open_with_leases() as (messages, leases), warehouse.open() as tables:
+    with stream.open_jetstream() as messages, warehouse.open() as tables:
         tick = advance(
             messages,
             tables,
-            leases,
+            JetStreamLeases(messages),
             run_state=lambda attempt: _state_of(_run_of(instance, attempt)),
             import_runs=lambda job: _import_runs(instance, job),
             # One that a person has started by hand has no tag of a job.
             unfinished_imports={run.tags["rl/job"]: _state_of(run) for run in imports if "rl/job" in run.tags},
             silence=Silence.from_text(context.cursor),
-            defaults=Defaults(training.default_algorithm(), training.base_model),
+            defaults=Defaults(training.default_algorithm(), model_to_start_from(training, messages)),
             redactor=lambda: Redactor(ingest.policy()),
             trajectories=TRAJECTORIES.name,
             sensor=f"sensor-{uuid4().hex[:8]}",

@@ -53,6 +53,8 @@ class Evidence:
     """The training that was accepted last: it may be under way, or have failed if the pipeline itself asked for it."""
     under_way: str | None = None
     """A job that was asked for by the pipeline itself and has not ended."""
+    on_its_way: str | None = None
+    """A model that is being rolled out, from which a training would start if it were in service already."""
     serving: ServingModel | None = None
     scheduled_for: datetime | None = None
     """The time of the schedule, if it is that which asks."""
@@ -90,7 +92,8 @@ def decide(evidence: Evidence, policy: TriggerPolicy) -> Decision | Wait:
     """What the evidence calls for, by the table above.
 
     While a job that the pipeline asked for is under way, neither the threshold nor the schedule asks for another: it
-    would learn from the same trajectories. A model that becomes worse does not wait for it.
+    would learn from the same trajectories. Nor do they while a model is being rolled out: what they start would start
+    from the model that this one is about to replace. A model that becomes worse waits for neither.
     """
     serving = evidence.serving
     if serving is not None and needs_training(serving, policy.degradation_drop):
@@ -132,6 +135,10 @@ def request_for(decision: Decision, policy: TriggerPolicy, *, requester: str, no
 def _of_its_own_accord(evidence: Evidence, policy: TriggerPolicy) -> Decision | Wait:
     if evidence.under_way is not None:
         return Wait(f"the job {evidence.under_way} is under way")
+    if evidence.on_its_way is not None:
+        return Wait(
+            f"{evidence.on_its_way} is being rolled out: what is trained next starts from it, or from its control"
+        )
     new = f"{evidence.new_since_last_training:,} new trajectories since the last training"
     if evidence.new_since_last_training >= policy.threshold:
         return Decision("threshold_reached", new, cause=f"threshold after {evidence.last_training}")

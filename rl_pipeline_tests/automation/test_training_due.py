@@ -14,6 +14,8 @@ from rl_pipeline.definitions import build_definitions
 from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.stores.jetstream import JetStream
+from rl_pipeline.stores.jetstream_desired_state import JetStreamDesiredStates
+from rl_pipeline_tests.serving.states import model_at, ramping, steady
 from rl_pipeline_tests.training.job_tables import emptied, migrated_database, store_trajectories
 from rl_pipeline_tests.training.stored_training import TrainingPlace
 
@@ -65,6 +67,21 @@ def requests(place: TrainingPlace) -> list[TrainingRequest]:
     last = place.messages.state("RL_TRAINING").last_sequence
     stored = [one for batch in place.messages.read("RL_TRAINING", 1, last, 10) for one in batch] if last else []
     return [parse_message(one.subject, one.data) for one in stored if "request" in one.subject]  # type: ignore[misc]
+
+
+def test_enough_new_trajectories_wait_for_a_model_that_is_being_rolled_out(
+    place: TrainingPlace, resources: dict[str, Any]
+) -> None:
+    rewarded(place, THRESHOLD)
+    states = JetStreamDesiredStates(place.messages)
+    first, second = model_at("v1"), model_at("v2")
+    revision = states.swap(ramping(1, first, second, 0.25).encoded(), 0)
+    assert "v2 is being rolled out" in sensed(resources)
+    assert requests(place) == []
+    assert revision is not None
+    states.swap(steady(2, second).encoded(), revision)
+    assert "threshold" not in sensed(resources)
+    assert [request.trigger_reason for request in requests(place)] == ["threshold_reached"]
 
 
 def test_too_few_new_trajectories_ask_for_nothing_and_the_tick_says_how_many(

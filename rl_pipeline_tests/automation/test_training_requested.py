@@ -16,19 +16,23 @@ from dagster._core.remote_origin import (  # what a run in the queue has to know
 
 from rl_pipeline.automation.training_requested import training_requested
 from rl_pipeline.definitions import build_definitions
+from rl_pipeline.deployment.state import ServedModel
 from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.embedded.ports import free_port
 from rl_pipeline.ingestion.dead_letters import show_dead_letter
 from rl_pipeline.partitions import training_jobs
 from rl_pipeline.resources.stream import StreamResource
+from rl_pipeline.resources.training import TrainingResource
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.stores.jetstream import JetStream
+from rl_pipeline.stores.jetstream_desired_state import JetStreamDesiredStates
 from rl_pipeline.stores.jetstream_lease import JetStreamLeases
 from rl_pipeline.stores.stream import StreamUnavailable
 from rl_pipeline.training.jobs.advancing import MOST_IMPORTS, SENSOR_LEASE, TRAINING_LEASE, import_lease
 from rl_pipeline.training.jobs.requests import REQUESTS_CONSUMER
 from rl_pipeline.training.jobs.rows import begin_attempt, end_attempt, keep_plan
 from rl_pipeline.training.jobs.silence import START_PATIENCE, Silence
+from rl_pipeline_tests.serving.states import ramping, steady
 from rl_pipeline_tests.training.job_tables import emptied, migrated_database, wait_for_pending
 from rl_pipeline_tests.training.job_values import a_plan
 from rl_pipeline_tests.training.stored_training import TrainingPlace
@@ -109,6 +113,27 @@ def test_a_request_becomes_a_run_of_its_partition_from_the_dataset_on(
     assert request.asset_selection is None, "both assets of the job"
     assert list(result.dynamic_partitions_requests or ()) == [training_jobs.build_add_request(["job"])]
     assert [status.status for status in place.statuses("job")] == ["queued"]
+
+
+@pytest.mark.parametrize(("train_from", "start"), [("serving", "s3://models/job-1/final"), ("base", "strict")])
+def test_a_training_goes_on_from_the_model_in_service_unless_each_is_to_start_anew(
+    place: TrainingPlace, resources: dict[str, Any], instance: dg.DagsterInstance, train_from: str, start: str
+) -> None:
+    resources["training"] = TrainingResource(**{**dict(resources["training"]), "train_from": train_from})
+    first = ServedModel(model_id="strict", base_model="strict", checkpoint_path="strict")
+    path = "s3://models/job-1/final"
+    trained = ServedModel(model_id="trained", base_model="strict", checkpoint_path=path, training_job_id="job-1")
+    states = JetStreamDesiredStates(place.messages)
+    revision = states.swap(steady(1, first).encoded(), 0)
+    place.ask("from-the-first", base_model=None)
+    tick(resources, instance)
+    assert revision is not None
+    # While it bakes it has all of the traffic, though the other is still the one to fall back to.
+    states.swap(ramping(2, first, trained, 1.0).encoded(), revision)
+    place.ask("from-the-trained", base_model=None)
+    tick(resources, instance)
+    bases = [place.job(job).request.training_config.base_model for job in ("from-the-first", "from-the-trained")]
+    assert bases == ["strict", start]
 
 
 def test_a_repeated_request_starts_nothing_twice(

@@ -83,8 +83,16 @@ def test_while_a_job_of_its_own_is_under_way_the_pipeline_asks_for_no_other(aski
     assert decide(evidence, POLICY) == Wait("the job job-6 is under way")
 
 
-def test_degradation_does_not_wait_for_a_job_that_is_under_way() -> None:
-    assert isinstance(decide(replace(NOTHING, under_way="job-6", serving=WORSE), POLICY), Decision)
+@pytest.mark.parametrize("asking", [{"new_since_last_training": 9000}, {"scheduled_for": TWO_O_CLOCK}])
+def test_what_is_to_start_from_the_model_in_service_waits_until_that_is_known(asking: dict[str, Any]) -> None:
+    decided = decide(replace(NOTHING, new_since_last_completed=9000, on_its_way="v7", **asking), POLICY)
+    assert isinstance(decided, Wait)
+    assert "v7 is being rolled out" in decided.reason
+
+
+@pytest.mark.parametrize("waits_for", [{"under_way": "job-6"}, {"on_its_way": "v7"}])
+def test_degradation_waits_for_nothing(waits_for: dict[str, str]) -> None:
+    assert isinstance(decide(replace(NOTHING, serving=WORSE, **waits_for), POLICY), Decision)
 
 
 def test_the_same_cause_asks_for_the_same_job_and_another_for_another() -> None:
