@@ -3,7 +3,7 @@
 import getpass
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -218,14 +218,14 @@ def _judged(settings: "Settings", rollout: "Rollout", phase: "Phase") -> str:
     from rl_pipeline.deployment.ab_tests import report_text
     from rl_pipeline.deployment.judging import judge
     from rl_pipeline.opening import open_warehouse, rollout_limits
-    from rl_pipeline.stores.warehouse import WarehouseUnavailable
+    from rl_pipeline.stores.warehouse import WarehouseError, WarehouseUnavailable
 
     now = datetime.now(UTC)
     try:
         with closing(open_warehouse(settings)) as tables:
             windows = _windows(settings, tables, rollout, now)
-    except WarehouseUnavailable as unavailable:
-        return f"its evidence cannot be read now: {unavailable}"
+    except (WarehouseUnavailable, WarehouseError) as trouble:
+        return f"its evidence cannot be read now: {trouble}"
     judgement = judge(rollout, phase, windows, now, mode="full", limits=rollout_limits(settings))
     finish = judgement.evidence["expected_finish"]
     expected = f"; expected to finish at {datetime.fromisoformat(finish):%Y-%m-%d %H:%M} UTC" if finish else ""
@@ -235,11 +235,9 @@ def _judged(settings: "Settings", rollout: "Rollout", phase: "Phase") -> str:
 
 def _windows(settings: "Settings", tables: "Warehouse", rollout: "Rollout", now: datetime) -> "list[Window]":
     from rl_pipeline.deployment.outcomes import windows_of
-    from rl_pipeline.deployment.windows import observed_seconds
-    from rl_pipeline.opening import session_keys
+    from rl_pipeline.opening import rollout_clock, session_keys
 
-    observed = timedelta(seconds=observed_seconds(settings.gateway_session_idle_seconds))
-    return windows_of(tables, rollout, now, observed=observed, session_keys=session_keys(settings))
+    return windows_of(tables, rollout, now, clock=rollout_clock(settings), session_keys=session_keys(settings))
 
 
 @contextmanager

@@ -20,10 +20,10 @@ from rl_pipeline.deployment.state import DesiredState, EvidenceRule, RampStep, R
 from rl_pipeline.deployment.strategy import ramp
 from rl_pipeline.deployment.windows import (
     CLOSED_SECONDS,
-    MATURED_SECONDS,
     MATURITY_SECONDS,
     WINDOW_SECONDS,
     Arm,
+    Clock,
     Window,
 )
 
@@ -179,7 +179,7 @@ def simulated_windows(world: World, begin: float, end: float, step: int, share: 
         _rewards(candidate, candidates[seen], fails, random),
         _rewards(traffic.control, (sessions - candidates)[seen], fails, random),
     )
-    matured = timedelta(seconds=MATURED_SECONDS)
+    matured = timedelta(seconds=Clock().matured_windows * WINDOW_SECONDS)
     rewarded = [
         Window(start + matured, step, share, one, other)
         for start, one, other in zip(times, *rewards, strict=True)

@@ -18,6 +18,8 @@ from rl_pipeline.validation.storing import waiting_checkpoints
 _STAGE = {"rl/stage": "release"}
 _JOB = "rl/job"
 _AGAINST = "rl/measured_against"
+_BEFORE = "rl/measured_before"
+"""A model that serves again after another was taken back is measured against again."""
 
 release_policy = dg.define_asset_job(
     "release_policy",
@@ -28,15 +30,15 @@ release_policy = dg.define_asset_job(
 )
 
 
-@dg.sensor(job=release_policy, minimum_interval_seconds=10, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(job=release_policy, minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING)
 def checkpoints_to_validate(
     context: dg.SensorEvaluationContext, stream: StreamResource, warehouse: WarehouseResource
 ) -> dg.SensorResult:
     """Validate the oldest checkpoint that nobody has judged or released yet; one run has all the machine.
 
     Then a release that waits for its rollout and was measured against a model which no longer serves: once for each
-    model in service. What is due is read from the tables. A run key carries the number of the attempt: Dagster never
-    starts a key twice.
+    change of the model in service. What is due is read from the tables. A run key carries the number of the attempt:
+    Dagster never starts a key twice.
     """
     now = datetime.now(UTC)
     with stream.open_jetstream() as messages, warehouse.open() as tables:
@@ -45,7 +47,8 @@ def checkpoints_to_validate(
         outdated = Releases(tables).outdated(recorded.state.serving) if recorded else None
     if recorded and outdated:
         job = outdated.training_job_id
-        due.append((job, {_JOB: job, _AGAINST: recorded.state.serving, **_STAGE}))
+        compared = {_AGAINST: recorded.state.serving, _BEFORE: outdated.plan.measured_against}
+        due.append((job, {_JOB: job, **compared, **_STAGE}))
     waits = "every checkpoint is judged"
     for job, tags in due:
         waits = reason_to_wait(context.instance, stage=_STAGE, tags=tags, now=now) or ""

@@ -30,7 +30,7 @@ score_trajectories = dg.define_asset_job(
 )
 
 
-@dg.sensor(job=score_trajectories, minimum_interval_seconds=15, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(job=score_trajectories, minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING)
 def rewards_due(
     context: dg.SensorEvaluationContext, stream: StreamResource, warehouse: WarehouseResource, rewards: RewardsResource
 ) -> dg.SensorResult:

@@ -32,6 +32,8 @@ class RolloutTerms:
     step_samples: tuple[int, int, int] = SAMPLES
     bake_hours: float = 24.0
     rule: EvidenceRule = "evidence"
+    always_canary: bool = False
+    """However much better a model is."""
     needs_approval: bool = False
     endpoint: str | None = None
     """Where every model is served by its id; else checkpoints are."""
@@ -101,6 +103,8 @@ def _careful(choice: Choice, asked: Strategy | None, terms: RolloutTerms) -> Cho
     """The choice, or the more careful one that was asked for."""
     if not terms.splits:
         return Choice("immediate", 1.0, f"{choice.reason}; a single backend cannot split traffic")
+    if asked is None and terms.always_canary:
+        asked = "canary"
     if asked is None or choice.strategy in (asked, "abort"):
         return choice
     if asked not in _BOLDER or _BOLDER.index(asked) > _BOLDER.index(choice.strategy):

@@ -25,7 +25,7 @@ from rl_pipeline.deployment.evidence import (
     reward_path,
     sample_ratio_path,
 )
-from rl_pipeline.deployment.limits import Limits, Metric, exceeded_limits
+from rl_pipeline.deployment.limits import Limits, Metric, exceeded_limits, is_praised_less
 from rl_pipeline.deployment.windows import WINDOW_SECONDS
 
 THRESHOLD = 20.0
@@ -123,6 +123,7 @@ def compare(columns: Columns, weights: Mapping[Metric, float], limits: Limits) -
     exceeded = {
         metric: exceeded_limits(split, _sums_since(path.since), limits)[metric] for metric, path in paths.items()
     }
+    exceeded["feedback"] |= is_praised_less(split, _sums_since(paths["feedback"].since), limits)
     proven = {metric: worse & exceeded[metric] & (highest[metric] >= THRESHOLD) for metric in paths}
     decided = _first(np.logical_or.reduce(list(proven.values())))
     exceeding = [metric for metric in paths if decided is not None and proven[metric][decided]]

@@ -6,7 +6,7 @@ restored.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Protocol
 
@@ -40,7 +40,8 @@ class WaitingReleases(Protocol):
     """The releases, as the controller sees them. Every method raises what a `Warehouse` raises."""
 
     def sort_out(self, state: DesiredState, now: datetime) -> Release | None:
-        """Mark those that were started or overtaken, and give the newest that still waits."""
+        """Mark those that were started or overtaken, by the audit, and give the newest that still waits, or waits again
+        because its rollout was interrupted."""
 
     def refuse(self, release: Release, explanation: str, now: datetime) -> None:
         """A release that can never be started."""
@@ -86,7 +87,7 @@ class Controller:
         tick.state = current.state
         if standings is None or any(each.generation < current.state.generation for each in standings):
             _note(tick, self.desk.push(current.state))
-        _note(tick, self.desk.settle(current, now))
+        _note(tick, self.desk.settle(current, now) or self._marked(current.state, now))
         return tick
 
     def _standings(self, tick: Tick) -> Sequence[Standing] | None:
@@ -166,21 +167,31 @@ class Controller:
                 told = self.desk.traffic.windows(rollout.deployment_id, rollout.candidate, rollout.control)
             except (TrafficUnavailable, TrafficRefused):
                 return Judgement("hold", "no_evidence", f"neither warehouse nor gateways answer: {unavailable}")
-            return self.judge(rollout, phase, told, now, mode="watchdog", limits=self.limits)
+            judgement = self.judge(rollout, phase, told, now, mode="watchdog", limits=self.limits)
+            text = f"{judgement.explanation}; by errors and ratings alone, without rewards: {unavailable}"
+            return replace(judgement, explanation=text, evidence={**judgement.evidence, "rewards": "not read"})
         return self.judge(rollout, phase, windows, now, mode="full", limits=self.limits)
 
     def _started(self, current: Recorded, fenced: dict[str, str], tick: Tick, now: datetime) -> Recorded | None:
         """The state with the newest release that waits, if any does."""
-        changed = None
         try:
             release = self.releases.sort_out(current.state, now)
-            if release is not None:
-                changed = self._let_in(release, current, fenced, tick, now)
-            if changed is not None:
-                self.releases.sort_out(changed.state, now)
+            return self._let_in(release, current, fenced, tick, now) if release else None
         except (WarehouseUnavailable, TrafficUnavailable, TrafficRefused) as trouble:
             _note(tick, f"a release has to wait: {trouble}")
-        return changed
+            return None
+
+    def _marked(self, state: DesiredState, now: datetime) -> str:
+        """Mark the release that is being rolled out, once the audit has it; why that was not possible, or nothing.
+
+        A mark without a row would outlive a record that is lost, and nobody would start the release again.
+        """
+        try:
+            if state.rollout is not None:
+                self.releases.sort_out(state, now)
+        except WarehouseUnavailable as unavailable:
+            return f"which releases wait is marked later: {unavailable}"
+        return ""
 
     def _let_in(
         self, release: Release, current: Recorded, fenced: dict[str, str], tick: Tick, now: datetime

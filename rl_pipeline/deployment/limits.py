@@ -46,3 +46,13 @@ def exceeded_limits(columns: Columns, totals: Callable[[NDArray[Any]], Floats], 
         "reward": (mean < control_mean - limits.reward_drop) & (rewarded > 0),
         "feedback": negative * control_rated > limits.negative_ratio * control_negative * rated,
     }
+
+
+def is_praised_less(columns: Columns, totals: Callable[[NDArray[Any]], Floats], limits: Limits) -> Flags:
+    """Where the share of good ratings is as many times smaller than the control's as that of bad ones may be larger:
+    what half of the users dislike already cannot be disliked by twice as many."""
+    candidate, control = columns.candidate, columns.control
+    rated, control_rated = totals(candidate.rated), totals(control.rated)
+    good, control_good = rated - totals(candidate.negative), control_rated - totals(control.negative)
+    found: Flags = limits.negative_ratio * good * control_rated < control_good * rated
+    return found

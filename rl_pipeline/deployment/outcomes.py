@@ -5,17 +5,17 @@ of a session that was erased with its user is not stored.
 
 **Windows never change once they are closed**, or a judgement could be another one later. An outcome belongs to the
 window in which its session began (`deployment.windows`). By the end of its time the gateway has told of it, and
-`SETTLING_SECONDS` later the stream has it; what comes later than that counts in no window. A rating that came by the
-feedback stream belongs to the window in which it was stored. A session that is told again counts again, but after its
-first failure no more: one session is one error. A rating that the gateway tells of too counts once, where it was known
-first.
+`Clock.settling_seconds` later the stream has it; what comes later than that counts in no window. A rating that came by
+the feedback stream belongs to the window in which it was stored. A session that is told again counts again, but after
+its first failure no more: one session is one error. A rating that the gateway tells of too counts once, where it was
+known first.
 
-**A reward belongs to the window in which its session began**, and is read `MATURED_SECONDS` later. A trajectory began
-as long before the stream stored it as it says that it lasted, whatever its agent's clock says, and is rewarded in time
-if that was scored within `MATURITY_SECONDS` of its beginning; all others are as if they were not. A session began with
-the first of its trajectories, whose reward is its only one: what else it earns is more of the same, but would count as
-so many sessions that agree. A trajectory without a session is one by itself. It counts as it was first scored: another
-reward configuration changes what is scored from then on, for both arms, and nothing of what was read.
+**A reward belongs to the window in which its session began**, and is read `Clock.matured_windows` later. A trajectory
+began as long before the stream stored it as it says that it lasted, whatever its agent's clock says, and is rewarded in
+time if that was scored within `Clock.maturity_seconds` of its beginning; all others are as if they were not. A session
+began with the first of its trajectories, whose reward is its only one: what else it earns is more of the same, but
+would count as so many sessions that agree. A trajectory without a session is one by itself. It counts as it was first
+scored: another reward configuration changes what is scored from then on, for both arms, and nothing of what was read.
 
 What began before the rollout does not count: it was all given to the control, or is of an earlier rollout of the model,
 which has the same id where an A/B test follows it.
@@ -30,15 +30,7 @@ from typing import Any, cast
 
 from rl_pipeline.contracts import ContractError, ServingOutcome, parse_message
 from rl_pipeline.deployment.state import Rollout
-from rl_pipeline.deployment.windows import (
-    MATURED_SECONDS,
-    MATURITY_SECONDS,
-    OBSERVED_SECONDS,
-    SETTLING_SECONDS,
-    WINDOW_SECONDS,
-    Arm,
-    Window,
-)
+from rl_pipeline.deployment.windows import WINDOW_SECONDS, Arm, Clock, Window
 from rl_pipeline.ingestion.dead_letters import publish_dead_letters
 from rl_pipeline.ingestion.excerpts import excerpt_of
 from rl_pipeline.ingestion.judging import Judgement, Refusal, is_erased
@@ -137,7 +129,7 @@ def drain_outcomes(messages: Stream, warehouse: Warehouse, *, redactor: OpenReda
     next, and must have all of theirs. Raises what the stores raise; what was not acknowledged comes again.
     """
     # Fails here if it must: a message that is fetched in vain comes again ever later.
-    warehouse.query("SELECT 1 AS answers")
+    warehouse.execute("INSERT INTO serving_outcomes SELECT * FROM serving_outcomes WHERE false")
     stored = refused = 0
     is_behind = True
     while is_behind:
@@ -229,20 +221,18 @@ def windows_of(
     rollout: Rollout,
     now: datetime,
     *,
-    observed: timedelta = timedelta(seconds=OBSERVED_SECONDS),
+    clock: Clock = Clock(),  # noqa: B008 - it never changes
     session_keys: Sequence[RedactionKey],
     trajectories: str = "RL_TRAJECTORIES",
 ) -> list[Window]:
     """The closed windows of a rollout, oldest first, with sessions, ratings and rewards of both models.
 
-    Drain the outcomes before: those that the stream had at `now` belong into them. `observed` is how long after its end
-    a window is open at the gateways. `session_keys` are what gateways
+    Drain the outcomes before: those that the stream had at `now` belong into them. `session_keys` are what gateways
     stored sessions under. `trajectories` is the stream that rewards are of. Where the traffic cannot be split, those of
     the control from the time before count too, for as long as the candidate bakes, and sessions that go on with the
     candidate begin anew.
     """
     milliseconds = WINDOW_SECONDS * 1000
-    settling = timedelta(seconds=SETTLING_SECONDS)
     since = rollout.started_at.astimezone(UTC).replace(tzinfo=None)
     asked: dict[str, Any] = {
         "deployment": rollout.deployment_id,
@@ -250,11 +240,11 @@ def windows_of(
         "since": since,
         "stream": trajectories,
         "window": milliseconds,
-        "maturity": int(MATURITY_SECONDS * 1000),
-        "matured": int(MATURED_SECONDS) // WINDOW_SECONDS,
+        "maturity": int(clock.maturity_seconds * 1000),
+        "matured": clock.matured_windows,
         "is_split": rollout.strategy != "immediate",
-        "open": int((observed + settling).total_seconds() * 1000),
-        "end": int((now - observed - 2 * settling).timestamp() * 1000) // milliseconds,
+        "open": int((clock.observed_seconds + clock.settling_seconds) * 1000),
+        "end": int((now.timestamp() - clock.observed_seconds - 2 * clock.settling_seconds) * 1000) // milliseconds,
     }
     before = timedelta(seconds=rollout.bake_seconds if rollout.strategy == "immediate" else 0)
     counted: dict[tuple[int, int], dict[str, _Counted]] = {}

@@ -51,11 +51,16 @@ _DONE = """
     WHERE model_version IN {models:Array(String)} AND stream_time >= {since:DateTime64(3, 'UTC')}
     GROUP BY session_id
 """
+# As each trajectory was first scored: so the rollout was judged, whatever configuration is chosen since.
 _EARNED = """
-    SELECT session_id, model_version AS model_id, avg(raw_total) AS reward FROM rewards
-    WHERE model_version IN {models:Array(String)} AND stream_time >= {since:DateTime64(3, 'UTC')} AND revision = 0
-        AND configuration = (SELECT hash FROM reward_configurations FINAL ORDER BY current_since DESC LIMIT 1)
-    GROUP BY session_id, model_id
+    SELECT session, model, avg(reward) AS reward FROM (
+        SELECT any(session_id) AS session, any(model_version) AS model,
+            argMin(raw_total, (scored_at, configuration)) AS reward
+        FROM rewards
+        WHERE model_version IN {models:Array(String)} AND stream_time >= {since:DateTime64(3, 'UTC')} AND revision = 0
+        GROUP BY stream, sequence, trajectory_id
+    )
+    GROUP BY session, model
 """
 _NOTHING_DONE: Mapping[str, Any] = {"domain": "", "agent_id": "", "tools": [], "total_tokens": None}
 

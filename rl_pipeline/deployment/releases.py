@@ -1,8 +1,12 @@
 """Models that passed validation and wait for their rollout: `model_releases`, one for each training job.
 
 The newest that waits is rolled out when nothing else is; those that were overtaken are recorded as such. What was
-started is told by the audit, which is complete before anything starts: a mark that a killed controller did not make is
-made by the next.
+started is told by the audit alone: a mark that a killed controller did not make is made by the next, and a rollout that
+was lost with the record before it had a row begins anew.
+
+A rollout that was interrupted, because its control was taken back, speaks against its candidate in no way: the release
+waits again, for another attempt under a deployment id of its own. An A/B test that was interrupted is for whoever
+ordered it.
 """
 
 import json
@@ -27,6 +31,13 @@ _LEASE_SECONDS = 60
 _PATIENCE_SECONDS = 120.0
 _AS_JSON = ("model", "plan", "validation")
 _DEPLOYMENTS = UUID("5e0c7d4c-3a86-4c57-9a1c-8f0c2b9f6d11")
+
+_BEGUN = "deployment_id IN (SELECT deployment_id FROM deployment_audit)"
+_INTERRUPTED = """
+    deployment_id IN (
+        SELECT JSONExtractString(evidence, 'interrupted') FROM deployment_audit WHERE event = 'rolled_back'
+    ) AND deployment_id NOT IN (SELECT deployment_id FROM deployment_audit WHERE phase = 'testing')
+"""
 
 
 class NeverReleased(PipelineError):
@@ -56,7 +67,10 @@ class Release(BaseModel):
 
     training_job_id: str
     number: int
+    attempt: int = 0
+    """How often its rollout was interrupted."""
     deployment_id: str
+    """Of the rollout of this attempt."""
     model: ServedModel
     plan: RolloutPlan
     validation: dict[str, Any] = {}
@@ -94,6 +108,17 @@ class Release(BaseModel):
         """The release once it no longer waits."""
         return self.model_copy(update={"state": state, "explanation": explanation, "changed_at": now})
 
+    def again(self, now: datetime) -> "Release":
+        """The release once its rollout was interrupted."""
+        changed = {
+            "attempt": self.attempt + 1,
+            "deployment_id": deployment_of(self.training_job_id, self.attempt + 1),
+            "state": "waiting",
+            "explanation": "its rollout was interrupted: it waits for another",
+            "changed_at": now,
+        }
+        return self.model_copy(update=changed)
+
 
 def sorted_out(
     waiting: Sequence[Release], started: Collection[str], newest_started: int, now: datetime
@@ -114,6 +139,11 @@ def sorted_out(
     return max(left, key=lambda release: release.number, default=None), ended
 
 
+def deployment_of(training_job_id: str, attempt: int) -> str:
+    """The id of an attempt at rolling out the model of a training job."""
+    return str(uuid5(_DEPLOYMENTS, f"{training_job_id}#{attempt}" if attempt else training_job_id))
+
+
 def model_name(number: int) -> str:
     """The id of a released model."""
     return f"agent-zero-rl-v{number}"
@@ -125,6 +155,11 @@ def name_at_endpoint(training_job_id: str) -> str:
     Validation and rollout ask for the same name, so what was validated is what comes into service.
     """
     return training_job_id
+
+
+def may_come_again(release: Release, state: DesiredState) -> bool:
+    """Whether a release whose rollout was interrupted may wait again: what was rolled back never does."""
+    return release.state == "started" and release.model.model_id not in state.retired
 
 
 class Releases:
@@ -185,7 +220,7 @@ class Releases:
             release = Release(
                 training_job_id=training_job_id,
                 number=number,
-                deployment_id=str(uuid5(_DEPLOYMENTS, training_job_id)),
+                deployment_id=deployment_of(training_job_id, 0),
                 model=model,
                 plan=plan,
                 validation=dict(validation),
@@ -213,24 +248,26 @@ class Releases:
     def outdated(self, serving: str) -> Release | None:
         """The newest release that waits, if it was measured against another model than the one in service.
 
-        It has to be validated again; what is older waits in vain once this one is started.
+        It has to be validated again; what is older waits in vain once this one is started. One whose rollout has begun
+        does not wait, though nobody has marked it yet.
         """
-        waiting = self._read("state = 'waiting' ORDER BY number DESC LIMIT 1", {})
+        waiting = self._read(f"state = 'waiting' AND NOT {_BEGUN} ORDER BY number DESC LIMIT 1", {})
         return next((release for release in waiting if release.plan.measured_against != serving), None)
 
     def sort_out(self, state: DesiredState, now: datetime) -> Release | None:
         """See `WaitingReleases.sort_out`."""
-        waiting = self._read("state = 'waiting'", {})
-        if not waiting:
+        found = self._read(f"state = 'waiting' OR (state = 'started' AND {_INTERRUPTED})", {})
+        waiting = [release for release in found if release.state == "waiting"]
+        again = [release.again(now) for release in found if may_come_again(release, state)]
+        if not waiting and not again:
             return None
-        deployments = [release.deployment_id for release in waiting]
-        found = self._warehouse.query(
+        self._write(again)
+        begun = self._warehouse.query(
             "SELECT DISTINCT deployment_id FROM deployment_audit WHERE deployment_id IN {ids:Array(String)}",
-            {"ids": deployments},
+            {"ids": [release.deployment_id for release in waiting]},
         )
-        started = {*found["deployment_id"], *([state.rollout.deployment_id] if state.rollout else [])}
-        marked = self._warehouse.query("SELECT max(number) AS number FROM model_releases WHERE state = 'started'")
-        following, ended = sorted_out(waiting, started, int(marked["number"][0]), now)
+        marked = self._warehouse.query("SELECT max(number) AS number FROM model_releases FINAL WHERE state = 'started'")
+        following, ended = sorted_out([*waiting, *again], set(begun["deployment_id"]), int(marked["number"][0]), now)
         self._write(ended)
         return following
 
@@ -269,7 +306,10 @@ class Releases:
         rows = [
             release.model_dump(include=set(Release.model_fields) - set(_AS_JSON))
             | {name: json.dumps(release.model_dump(mode="json")[name]) for name in _AS_JSON}
-            | {"model_id": release.model.model_id, "version": int(release.state != "waiting")}
+            | {
+                "model_id": release.model.model_id,
+                "version": 2 * release.attempt + (release.state != "waiting"),
+            }
             for release in releases
         ]
         self._warehouse.insert("model_releases", pl.DataFrame(rows))

@@ -10,11 +10,12 @@ gives a window only once it is closed, and a closed window never changes. What c
 rating, counts as a session of its own, in the window in which it comes.
 
 **What a session earned is known later than what failed**, and good work often takes longer than bad. So a reward counts
-only if it was scored within `MATURITY_SECONDS` of the beginning of its session, and is read `MATURED_SECONDS` after the
+only if it was scored within a maturity of the beginning of its session, and is read somewhat more than that after the
 window in which that began, never sooner: as a window of its own, under the step and the share of the beginning. By then
-as much is known of a young candidate as of the control.
+as much is known of a young candidate as of the control. `Clock` has these times.
 """
 
+import math
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -24,14 +25,30 @@ OBSERVED_SECONDS = 40.0
 """For so long after its end a window is open at most. A watchdog that looks every few seconds has then taken a bad
 candidate out within a minute of the window in which the evidence was enough."""
 SETTLING_SECONDS = 10.0
-"""So long an outcome may be on its way from a gateway into the stream, and so far clocks may differ."""
+"""So long an outcome may be on its way from a gateway into the stream, and so far clocks may differ, at most."""
 CLOSED_SECONDS = OBSERVED_SECONDS + 2 * SETTLING_SECONDS
 """So long after its end a window is closed for everybody, the controller too."""
 MATURITY_SECONDS = 1800.0
-"""So soon after the beginning of a session a reward has to be scored to count. Work that takes longer is left out for
-both arms; more of it would count with a longer time, and every fall of the rewards would be seen later."""
-MATURED_SECONDS = MATURITY_SECONDS + 120.0
-"""So long after a window began the rewards of its sessions are read: by then those scored in time are in the table."""
+STORING_SECONDS = 120.0
+"""So long a scored reward may be on its way into its table, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """How long the controller waits for what it counts. A fast one sees less: what comes later counts in no window."""
+
+    observed_seconds: float = OBSERVED_SECONDS
+    settling_seconds: float = SETTLING_SECONDS
+    maturity_seconds: float = MATURITY_SECONDS
+    """So soon after the beginning of a session a reward has to be scored to count. Work that takes longer is left out
+    for both arms; more of it would count with a longer time, and every fall of the rewards would be seen later."""
+
+    @property
+    def matured_windows(self) -> int:
+        """So many windows after one began the rewards of its sessions are read: by then those scored in time are in
+        their table."""
+        storing = min(self.maturity_seconds / 4, STORING_SECONDS)
+        return math.ceil((self.maturity_seconds + storing) / WINDOW_SECONDS)
 
 
 def observed_seconds(idle_seconds: float) -> float:
@@ -56,7 +73,7 @@ class Arm:
     negative: int = 0
     """Those of them that were rated badly."""
     rewards: tuple[float, ...] = ()
-    """Raw rewards, from 0 to 1, of sessions that began `MATURED_SECONDS` before, in the order in which they began."""
+    """Raw rewards, from 0 to 1, of sessions that began `Clock.matured_windows` before, in the order of that."""
 
 
 @dataclass(frozen=True, slots=True)

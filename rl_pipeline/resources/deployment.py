@@ -1,6 +1,6 @@
 """How this deployment validates and releases models, as a Dagster resource."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 import dagster as dg
@@ -17,7 +17,7 @@ from rl_pipeline.deployment.outcomes import windows_of
 from rl_pipeline.deployment.releases import Releases
 from rl_pipeline.deployment.state import Rollout
 from rl_pipeline.deployment.traffic import TrafficController
-from rl_pipeline.deployment.windows import Window, observed_seconds
+from rl_pipeline.deployment.windows import Clock, Window, observed_seconds
 from rl_pipeline.redaction.policy import RedactionKey
 from rl_pipeline.redaction.policy_file import read_keys
 from rl_pipeline.serving.traffic.choosing import TrafficChoice
@@ -43,6 +43,9 @@ class DeploymentResource(dg.ConfigurableResource[None]):
     step_samples: list[int] = Field([50, 100, 150], description="Sessions that each of its shares takes at least.")
     bake_hours: float = Field(24, description="How long the old model is kept warm.")
     rule: str = Field("evidence", description="evidence, or the literal thresholds.")
+    strategy: str = Field("by_improvement", description="by_improvement, or canary for every model.")
+    reward_maturity_minutes: float = Field(30, description="So soon after its session began a reward is scored.")
+    settling_seconds: float = Field(10, description="So long an outcome may take from a gateway into the stream.")
     needs_approval: bool = Field(False, description="A person approves each model before it gets any traffic.")
     error_rate: float = Field(0.05, description="Error rate that the plain rule forbids.")
     reward_drop: float = Field(0.05, description="Drop of the mean reward that it forbids.")
@@ -67,9 +70,10 @@ class DeploymentResource(dg.ConfigurableResource[None]):
         """What the gateways store sessions under. Raises `InvalidPolicy`."""
         return read_keys(self.session_key)
 
-    def observed(self) -> timedelta:
-        """How long after its end a window is open at the gateways."""
-        return timedelta(seconds=observed_seconds(self.session_idle_seconds))
+    def clock(self) -> Clock:
+        """How long is waited for what came of sessions."""
+        observed = observed_seconds(self.session_idle_seconds)
+        return Clock(observed, self.settling_seconds, self.reward_maturity_minutes * 60)
 
     def desk(self, stream: JetStream, tables: Warehouse) -> Desk:
         """Where the desired state is changed."""
@@ -88,7 +92,7 @@ class DeploymentResource(dg.ConfigurableResource[None]):
 
     def windows(self, tables: Warehouse, rollout: Rollout, now: datetime) -> list[Window]:
         """What sessions of a rollout came to, as far as it is known for good."""
-        return windows_of(tables, rollout, now, observed=self.observed(), session_keys=self.session_keys())
+        return windows_of(tables, rollout, now, clock=self.clock(), session_keys=self.session_keys())
 
     def terms(self) -> RolloutTerms:
         """How models are let in."""
@@ -99,6 +103,7 @@ class DeploymentResource(dg.ConfigurableResource[None]):
             step_samples=(first, second, third),
             bake_hours=self.bake_hours,
             rule="literal" if self.rule == "literal" else "evidence",
+            always_canary=self.strategy == "canary",
             needs_approval=self.needs_approval,
             endpoint=self.endpoint,
             splits=self._choice().splits,

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 import dagster as dg
-from dagster_aws.s3 import S3Resource
 from pydantic import Field
 
 from rl_pipeline.stores.object_addresses import open_objects, parse_objects_url
@@ -28,6 +27,9 @@ class ObjectsResource(dg.ConfigurableResource[Objects]):
         if parse_objects_url(self.url).scheme == "file":
             yield open_objects(self.url)
             return
+        # Here, because it loads all of dagster-aws, which every run would wait for.
+        from dagster_aws.s3 import S3Resource
+
         s3 = S3Resource(endpoint_url=self.endpoint_url, region_name=self.region, max_attempts=3)
         with closing(s3.get_client()) as client:
             yield open_objects(self.url, s3_client=client)

@@ -29,7 +29,7 @@ class WarehouseResource(dg.ConfigurableResource[Warehouse]):
     def open_late(self, answer_seconds: int) -> Iterator[Warehouse]:
         """A client that connects when it is first asked, for whoever has work to do without it too.
 
-        Once it did not answer for so long, every question raises `WarehouseUnavailable` at once.
+        Once it did not answer for so long, or answered with an error, every question raises `WarehouseUnavailable`.
         """
         with closing(LateWarehouse(lambda: self._connect(answer_seconds), self.database)) as client:
             yield client

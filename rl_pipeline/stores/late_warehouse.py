@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rl_pipeline.stores.warehouse import Warehouse, WarehouseUnavailable
+from rl_pipeline.stores.warehouse import Warehouse, WarehouseError, WarehouseUnavailable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -15,7 +15,8 @@ class LateWarehouse:
     """The port over a connection that is opened on demand, for the length of one order or one look.
 
     Once it did not answer it is not tried again: an order that needs it five times would wait five times, and one look
-    sees it either there or away.
+    sees it either there or away. One that answers with an error counts as away too: whoever goes on after a write that
+    was refused would read as if it had been done.
     """
 
     def __init__(self, connect: Callable[[], Warehouse], database: str) -> None:
@@ -67,6 +68,6 @@ class LateWarehouse:
             if self._tables is None:
                 self._tables = self._connect()
             return question(self._tables)
-        except WarehouseUnavailable as unavailable:
-            self._away = str(unavailable)
-            raise
+        except (WarehouseUnavailable, WarehouseError) as trouble:
+            self._away = str(trouble)
+            raise WarehouseUnavailable(self._away) from trouble

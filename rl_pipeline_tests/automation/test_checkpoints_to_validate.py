@@ -171,11 +171,28 @@ def test_a_release_measured_against_a_model_that_no_longer_serves_is_validated_a
     again = tick(resources, instance)
     assert asked(again) == [("newer", "release/newer#0")], "the other one is overtaken by it"
     [request] = again.run_requests or []
-    assert request.tags == {"rl/job": "newer", "rl/measured_against": "new", "rl/stage": "release"}
+    compared = {"rl/measured_against": "new", "rl/measured_before": "old"}
+    assert request.tags == {"rl/job": "newer", "rl/stage": "release", **compared}
     ended(instance, again, dg.DagsterRunStatus.SUCCESS)
     assert "newer: it was judged" in str(tick(resources, instance).skip_reason)
     promoted = record.read(states)
     assert promoted is not None
-    former = phases.take_back(promoted.state, a_model("old-again"), because())
-    assert record.swap(states, former, promoted)
+    former = record.swap(states, phases.take_back(promoted.state, a_model("old-again"), because()), promoted)
+    assert former is not None
+    assert asked(tick(resources, instance)) == [("newer", "release/newer#1")]
+
+
+def test_a_model_that_serves_again_after_another_was_taken_back_is_measured_against_again(
+    tables: ClickHouseWarehouse, instance: dg.DagsterInstance, resources: dict[str, Any], stream: JetStream
+) -> None:
+    def measured_against(model: str) -> None:
+        for number, job in enumerate(("older", "newer")):
+            release = a_release(number + 1, measured_against=model)
+            Releases(tables)._write([release.model_copy(update={"training_job_id": job})])
+
+    states = JetStreamDesiredStates(stream)
+    assert record.swap(states, first_state(), None)
+    measured_against("nothing")
+    ended(instance, tick(resources, instance), dg.DagsterRunStatus.SUCCESS)
+    measured_against("one that was taken back since")
     assert asked(tick(resources, instance)) == [("newer", "release/newer#1")]

@@ -94,6 +94,33 @@ def test_a_bad_model_is_taken_back_with_the_warehouse_away_and_what_needs_it_cat
     assert told["all"][0] > told["failed"][0] > 0, "what sessions came to meanwhile is stored"
 
 
+@pytest.mark.parametrize("refused", ["deployment_audit", "serving_outcomes", "rewards"])
+def test_a_bad_model_is_taken_back_while_the_warehouse_answers_with_errors(
+    releasing: ReleasePlace, refused: str
+) -> None:
+    release = releasing.let_in("sabotage")
+    releasing.tables.execute(f"RENAME TABLE {refused} TO {refused}_elsewhere")
+    try:
+        releasing.new.behaviour = stub_backend.answer_500
+
+        def is_out() -> bool:
+            releasing.ask_many(20)
+            releasing.look()
+            return release.model.model_id in releasing.state().retired
+
+        wait_until(is_out, "its rollback", seconds=240)
+    finally:
+        releasing.tables.execute(f"RENAME TABLE {refused}_elsewhere TO {refused}")
+    rolled_back = releasing.state()
+    assert (rolled_back.change.reason, rolled_back.change.evidence["mode"]) == ("high_error_rate", "watchdog")
+    assert "without rewards: ClickHouse refused" in rolled_back.change.evidence["explanation"]
+    releasing.look()
+    assert WarehouseAudit(releasing.tables).recent(1)[0].state == rolled_back
+    assert observed(releasing.instance, "sabotage") == ["deployed", "rolled_back"]
+    told = releasing.tables.query("SELECT countIf(failed) AS failed FROM serving_outcomes FINAL")
+    assert told["failed"][0] > 0, "what sessions came to meanwhile is stored"
+
+
 def test_what_a_person_has_done_shows_on_the_job_too(releasing: ReleasePlace) -> None:
     release = releasing.let_in("job-1")
     releasing.commands().roll_back("users complain")

@@ -76,6 +76,8 @@ class ReleasePlace:
             "admin_token": TOKEN,
             "session_key": SESSION_KEY,
             "session_idle_seconds": IDLE["session_idle_seconds"],
+            # There is one clock, and the stream is near.
+            "settling_seconds": 1.0,
             "traffic_directory": str(self.directory / "traffic"),
             "work_directory": str(self.directory / "validation"),
             **self.deployment,

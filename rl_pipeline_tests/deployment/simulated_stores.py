@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from rl_pipeline.deployment.audit import ANNOUNCED_EVENTS, AuditRow, Unannounced
-from rl_pipeline.deployment.releases import Release, sorted_out
+from rl_pipeline.deployment.releases import Release, may_come_again, sorted_out
 from rl_pipeline.deployment.state import DesiredState, ServedModel
 from rl_pipeline.deployment.traffic import IN_SERVICE, ModelMetrics, Standing, TrafficRefused, TrafficUnavailable
 from rl_pipeline.deployment.watchdog import Memory
@@ -132,9 +132,15 @@ class SimulatedReleases:
 
     def sort_out(self, state: DesiredState, now: datetime) -> Release | None:
         self.audit._reach()
+        changes = [row.state.change for row in self.audit.rows.values()]
+        interrupted = {change.evidence.get("interrupted") for change in changes}
+        self.releases |= {
+            number: release.again(now)
+            for number, release in self.releases.items()
+            if release.deployment_id in interrupted and may_come_again(release, state)
+        }
         waiting = [release for release in self.releases.values() if release.state == "waiting"]
-        started = {row.state.change.deployment_id or "" for row in self.audit.rows.values()}
-        started |= {state.rollout.deployment_id} if state.rollout else set()
+        started = {change.deployment_id or "" for change in changes}
         marked = [release.number for release in self.releases.values() if release.state == "started"]
         following, ended = sorted_out(waiting, started, max(marked, default=0), now)
         self.releases |= {release.number: release for release in ended}

@@ -133,6 +133,9 @@ def test_one_may_ask_for_more_care_and_never_for_less(strategy: str, door: Door)
     door.judged(a_report(points=0.2), "better")
     careful = door.admit("better", strategy="canary")
     assert [step.share for step in careful.plan.steps] == [0.1, 0.25, 0.5]
+    door.judged(a_report(points=0.2), "better-still")
+    always = door.admit("better-still", terms=RolloutTerms(always_canary=True))
+    assert [step.share for step in always.plan.steps] == [0.1, 0.25, 0.5]
 
 
 def test_a_backend_that_cannot_split_is_switched_at_once(door: Door) -> None:

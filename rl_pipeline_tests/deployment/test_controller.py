@@ -11,6 +11,9 @@ from rl_pipeline.deployment.restoring import CannotRestore
 from rl_pipeline.deployment.windows import Arm, Window
 from rl_pipeline.stores.stream import StreamUnavailable
 from rl_pipeline_tests.deployment.places import PlayedPlace
+from rl_pipeline_tests.deployment.states import a_release
+
+PLAN_AGAINST_OLD = a_release(2, "newer").plan
 
 
 @pytest.fixture
@@ -127,6 +130,66 @@ def test_a_model_that_is_fenced_while_another_is_rolled_out_goes_and_the_other_i
     (state,) = place.tick().changes
     assert (state.serving, state.retired) == ("old", ("new",))
     assert state.change.evidence["interrupted"] == "deployment-of-newer"
+    tick = place.tick()
+    assert "newer was measured against new, and old is in service: it waits" in tick.pending[0]
+    interrupted = place.releases.releases[2]
+    assert (interrupted.state, interrupted.attempt) == ("waiting", 1)
+    place.releases.releases[2] = interrupted.renewed(PLAN_AGAINST_OLD, {}, place.now, needs_approval=False)
+    rollout = place.tick().changes[0].rollout
+    assert rollout is not None
+    assert (rollout.candidate, rollout.deployment_id) == ("newer", interrupted.deployment_id)
+    assert interrupted.deployment_id != "deployment-of-newer"
+    place.verdict = "roll_back"
+    place.tick()
+    place.verdict = "hold"
+    assert (place.tick().changes, place.state.retired) == ([], ("new", "newer")), "what was rolled back stays out"
+    assert place.releases.releases[2].state == "started"
+
+
+class _Killed(BaseException):
+    """The process is gone."""
+
+
+def kill_a_start(place: PlayedPlace, at: int) -> bool:
+    """Have a look that starts a release die at one of the points at which it touches the world; whether it did."""
+    left = [at]
+
+    def dies() -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise _Killed
+
+    place.world.point = dies
+    try:
+        place.tick()
+    except _Killed:
+        return True
+    finally:
+        place.world.point = lambda: None
+    return False
+
+
+@pytest.mark.parametrize("is_record_lost", [False, True], ids=["", "and the record lost"])
+def test_a_start_that_is_killed_anywhere_is_finished_or_begun_again_by_the_looks_after_it(is_record_lost: bool) -> None:
+    at, killed = 0, 0
+    is_killed = True
+    while is_killed:
+        place = PlayedPlace()
+        place.release(1, "new")
+        is_killed = kill_a_start(place, at)
+        if is_record_lost:
+            place.states.values = []
+        place.tick()
+        place.tick()
+        state = place.state
+        assert state.rollout is not None, at
+        assert (state.phase, state.rollout.candidate, state.weights) == ("ramping", "new", {"old": 0.9, "new": 0.1}), at
+        assert place.releases.releases[1].state == "started", at
+        assert place.audit.recent(1)[0].state == state, at
+        announced = [each.change.event for each in place.audit.messages.values()]
+        assert announced == ["deployed"], at
+        at, killed = at + 1, killed + is_killed
+    assert killed > 15
 
 
 def test_who_served_before_is_known_from_the_audit_where_the_record_has_forgotten_it(place: PlayedPlace) -> None:
@@ -148,6 +211,8 @@ def test_with_the_warehouse_away_nothing_advances_and_a_bad_candidate_still_goes
     place.verdict = "roll_back"
     (state,) = place.tick().changes
     assert state.change.event == "rolled_back"
+    assert state.change.evidence["rewards"] == "not read"
+    assert "without rewards: the warehouse is away" in state.change.evidence["explanation"]
     place.world.warehouse_is_up = True
     place.tick()
     assert [row.state.generation for row in place.audit.recent(9)] == [3, 2, 1]

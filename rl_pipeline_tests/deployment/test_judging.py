@@ -77,6 +77,15 @@ def test_bad_ratings_are_a_reason_of_their_own(mode: Mode) -> None:
     assert (judgement.verdict, judgement.reason) == ("roll_back", "user_dissatisfaction")
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_model_that_users_hardly_praise_any_more_is_taken_back_where_half_of_them_complained_before(
+    mode: Mode,
+) -> None:
+    doubtful = replace(GOOD, negative=11)
+    assert judged(windows(replace(doubtful, negative=19), doubtful), mode=mode).reason == "user_dissatisfaction"
+    assert judged(windows(replace(doubtful, negative=14), doubtful), mode=mode).verdict != "roll_back"
+
+
 def test_the_reason_is_the_metric_with_the_most_evidence_among_those_beyond_their_limits() -> None:
     # Errors are far more in proof, but within their limit.
     few = replace(GOOD, sessions=1000, errors=1)

@@ -17,12 +17,12 @@ from rl_pipeline.deployment.outcomes import SERVING_STREAM, drain_outcomes, wind
 from rl_pipeline.deployment.state import RampStep, Rollout
 from rl_pipeline.deployment.windows import (
     CLOSED_SECONDS,
-    MATURED_SECONDS,
     MATURITY_SECONDS,
     OBSERVED_SECONDS,
     SETTLING_SECONDS,
     WINDOW_SECONDS,
     Arm,
+    Clock,
     Window,
 )
 from rl_pipeline.redaction.policy import RedactionKey
@@ -30,7 +30,7 @@ from rl_pipeline.redaction.redactor import Redactor
 from rl_pipeline.redaction.session_names import stored_name
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.stores.jetstream import JetStream
-from rl_pipeline.stores.warehouse import WarehouseUnavailable
+from rl_pipeline.stores.warehouse import WarehouseError
 from rl_pipeline_tests.deployment.states import a_rollout
 from rl_pipeline_tests.ingestion.ingesting import POLICY
 from rl_pipeline_tests.training.job_tables import emptied, migrated_database, store_rewards
@@ -40,10 +40,11 @@ KEY = RedactionKey("v1", b"a key of gateways, for tests alone")
 # Lately, or what is stored would have expired by the machine's clock.
 START = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=1)
 WINDOW = timedelta(seconds=WINDOW_SECONDS)
+SECOND = timedelta(seconds=1)
 OBSERVED, SETTLING, CLOSED = (timedelta(seconds=each) for each in (OBSERVED_SECONDS, SETTLING_SECONDS, CLOSED_SECONDS))
 ROLLOUT = a_rollout().model_copy(update={"started_at": START, "step_since": START})
 LATER = START + timedelta(hours=5)
-MATURED = int(MATURED_SECONDS) // WINDOW_SECONDS
+MATURED = Clock().matured_windows
 
 
 @pytest.fixture(scope="module")
@@ -171,16 +172,19 @@ def test_what_is_stored_and_not_acknowledged_is_stored_once(stream: JetStream, w
     assert first == [1, 2]
 
 
-def test_nothing_is_fetched_while_the_warehouse_is_away(stream: JetStream) -> None:
-    class Away:
-        def query(self, *_: Any) -> Any:
-            raise WarehouseUnavailable("away")
-
+def test_nothing_is_fetched_while_the_warehouse_does_not_take_it(
+    stream: JetStream, warehouse: ClickHouseWarehouse
+) -> None:
     publish(stream, an_outcome("a"))
-    with pytest.raises(WarehouseUnavailable):
-        drain(stream, Away())  # type: ignore[arg-type]
+    warehouse.execute("RENAME TABLE serving_outcomes TO elsewhere")
+    try:
+        with pytest.raises(WarehouseError, match="UNKNOWN_TABLE"):
+            drain(stream, warehouse)
+    finally:
+        warehouse.execute("RENAME TABLE elsewhere TO serving_outcomes")
     consumer = stream.request(f"CONSUMER.INFO.{SERVING_STREAM}.serving_outcomes")
     assert (consumer["num_pending"], consumer["num_ack_pending"]) == (1, 0)
+    assert drain(stream, warehouse) == (1, 0)
 
 
 def test_what_is_no_outcome_becomes_a_dead_letter_and_keeps_nothing_else_back(
@@ -314,6 +318,24 @@ def test_rewards_are_read_a_maturity_after_their_sessions_began_in_this_order(wa
     due = began + (MATURED + 1) * WINDOW + CLOSED
     before, after = (windows_of(warehouse, ROLLOUT, now, session_keys=[KEY]) for now in (due - WINDOW, due))
     assert [sum(len(window.candidate.rewards) for window in each) for each in (before, after)] == [0, 3]
+
+
+def test_a_faster_clock_closes_windows_and_reads_rewards_sooner_and_leaves_out_what_takes_longer(
+    warehouse: ClickHouseWarehouse,
+) -> None:
+    fast = Clock(observed_seconds=1, settling_seconds=1, maturity_seconds=60)
+    assert (fast.matured_windows, Clock().matured_windows) == (8, 192)
+    began = START + WINDOW
+    store(warehouse, told("a", began, after=SECOND), told("too late for it", began, after=WINDOW + 2 * SECOND))
+    store_rewards(warehouse, 1, at=began + 59 * SECOND, totals=(0.5,), model="new", seconds=59)
+    store_rewards(warehouse, 1, at=began + 60 * SECOND, totals=(0.6,), model="old", seconds=60, first=2)
+    closed = START + 2 * WINDOW + 3 * SECOND
+    at = {
+        seconds: windows_of(warehouse, ROLLOUT, closed + seconds * SECOND, clock=fast, session_keys=[KEY])
+        for seconds in (-1, 0, 79, 80)
+    }
+    assert (at[-1], counts(at[0])) == ([], [(1, 0, 0.1, Arm(1), Arm())])
+    assert (at[79], counts(at[80])[1:]) == (at[0], [(9, 0, 0.1, Arm(rewards=(0.5,)), Arm())])
 
 
 def test_what_is_scored_too_late_or_began_before_the_rollout_does_not_count(warehouse: ClickHouseWarehouse) -> None:

@@ -231,6 +231,27 @@ def test_a_drop_of_rewards_is_looked_for_in_rewards(warehouse: ClickHouseWarehou
     assert "earned less than half of the control's sessions" in found.text
 
 
+@pytest.mark.parametrize("is_scored_again", [False, True], ids=["not scored again", "scored again"])
+def test_rewards_are_those_that_the_rollout_was_judged_by_though_another_configuration_was_chosen_since(
+    warehouse: ClickHouseWarehouse, *, is_scored_again: bool
+) -> None:
+    sessions = Sessions()
+    for number in range(400):
+        model = ("new", "old")[number % 2]
+        sessions.add(model, reward=sessions.chance.gauss(0.4 if model == "new" else 0.7, 0.1))
+    sessions.store(warehouse)
+    later = END + timedelta(hours=1)
+    chosen = {"hash": "c2", "scores_hash": "s", "configuration": "{}", "first_used_at": later, "current_since": later}
+    warehouse.insert("reward_configurations", pl.DataFrame([chosen]))
+    if is_scored_again:
+        another = {"configuration": "c2", "raw_total": 0.5, "scored_at": later}
+        warehouse.insert("rewards", pl.DataFrame([row | another for row in sessions.rewards]))
+    roll_back(warehouse, "performance_degradation")
+    found = post_mortem(warehouse, ROLLOUT.deployment_id, session_keys=[KEY])
+    assert (found.without_reward, found.overall.sessions, found.overall.control_bad) == (0, 200, 100)
+    assert found.overall.bad > 180
+
+
 def test_bad_ratings_are_looked_for_among_the_rated(warehouse: ClickHouseWarehouse) -> None:
     sessions = Sessions()
     for number in range(1200):

@@ -11,11 +11,12 @@ import pytest
 from rl_pipeline.deployment import phases
 from rl_pipeline.deployment.audit import AuditRow, WarehouseAudit
 from rl_pipeline.deployment.releases import NeverReleased, Release, Releases, RolloutPlan, sorted_out
+from rl_pipeline.deployment.state import DesiredState, Rollout
 from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.stores.jetstream_lease import JetStreamLeases
-from rl_pipeline_tests.deployment.states import NOW, RAMP, VALIDATION, a_release, because, first_state
+from rl_pipeline_tests.deployment.states import NOW, RAMP, VALIDATION, a_model, a_release, because, first_state
 from rl_pipeline_tests.training.job_tables import emptied, migrated_database
 
 PLAN = RolloutPlan(strategy="canary", steps=RAMP, bake_seconds=60, explanation="hardly better", measured_against="old")
@@ -139,6 +140,72 @@ def test_a_release_never_waits_again_once_it_has_ended(warehouse: ClickHouseWare
     releases.refuse(made, "never", NOW)
     releases._write([made])  # by a killed releaser that comes again
     assert releases.newest(1)[0].state == "refused"
+
+
+def interrupt(
+    warehouse: ClickHouseWarehouse, made: Release, *, rollout: Rollout | None = None, retired: tuple[str, ...] = ()
+) -> DesiredState:
+    """Audit that a rollout was begun and ended again because its control was taken back; the state after that."""
+    begun = phases.start(
+        first_state(), made.model, rollout or made.rollout(control="old", now=NOW), because(), approved=True
+    )
+    ended = phases.take_back(begun, a_model("former"), because()).model_copy(update={"retired": retired})
+    WarehouseAudit(warehouse).add([AuditRow.of(state.encoded()) for state in (begun, ended)])
+    return ended
+
+
+def test_a_release_whose_rollout_was_interrupted_waits_again_under_a_deployment_of_its_own(
+    warehouse: ClickHouseWarehouse, stream: JetStream
+) -> None:
+    made, releases = release(warehouse, stream, "job-1"), Releases(warehouse)
+    state = interrupt(warehouse, made)
+    releases.sort_out(state, NOW)
+    again = releases.sort_out(state, NOW + HOUR)
+    assert again is not None
+    assert (again.number, again.attempt, again.state, again.model) == (1, 1, "waiting", made.model)
+    assert again.deployment_id != made.deployment_id
+    assert releases.of_job("job-1") == again
+    assert releases.outdated("former") == again, "it has to be measured against the model that serves now"
+    releases._write([made.ended("started", "told by a slow controller", NOW)])
+    assert releases.sort_out(state, NOW + HOUR) == again, "it comes again once for each interruption"
+    second = interrupt(warehouse, again)
+    releases.sort_out(second, NOW)
+    third = releases.sort_out(second, NOW)
+    assert third is not None
+    assert third.deployment_id not in {made.deployment_id, again.deployment_id}
+
+
+def test_what_was_overtaken_rolled_back_or_tested_by_a_person_does_not_wait_again(
+    warehouse: ClickHouseWarehouse, stream: JetStream
+) -> None:
+    releases = Releases(warehouse)
+    rolled_back = release(warehouse, stream, "job-1")
+    state = interrupt(warehouse, rolled_back, retired=(rolled_back.model.model_id,))
+    for _ in range(2):
+        assert releases.sort_out(state, NOW) is None
+    assert releases.newest(1)[0].state == "started"
+    tested = release(warehouse, stream, "job-2")
+    test = tested.rollout(control="old", now=NOW).model_copy(update={"strategy": "ab_test"})
+    state = interrupt(warehouse, tested, rollout=test)
+    for _ in range(2):
+        assert releases.sort_out(state, NOW) is None
+    assert releases.newest(1)[0].state == "started"
+    overtaken = release(warehouse, stream, "job-3")
+    state = interrupt(warehouse, overtaken)
+    releases._write([release(warehouse, stream, "job-4").ended("started", "it has begun", NOW)])
+    for _ in range(2):
+        assert releases.sort_out(state, NOW) is None
+    assert releases.newest(2)[1].state == "superseded"
+
+
+def test_a_release_whose_rollout_goes_on_is_not_validated_again_though_nobody_has_marked_it(
+    warehouse: ClickHouseWarehouse, stream: JetStream
+) -> None:
+    made = release(warehouse, stream, "job-1")
+    begun = phases.start(first_state(), made.model, made.rollout(control="old", now=NOW), because(), approved=True)
+    assert Releases(warehouse).outdated("another") == made
+    WarehouseAudit(warehouse).add([AuditRow.of(begun.encoded())])
+    assert Releases(warehouse).outdated("another") is None
 
 
 SORTED = [

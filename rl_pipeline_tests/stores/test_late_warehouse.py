@@ -66,3 +66,12 @@ def test_one_that_breaks_off_after_it_has_answered_stays_away_for_this_look() ->
         with pytest.raises(WarehouseUnavailable, match="it broke off"):
             late.query("SELECT 1")
     assert next(answers), "it was not asked again"
+
+
+def test_one_that_answers_with_an_error_is_away_for_this_look(clickhouse_url: str) -> None:
+    late = LateWarehouse(lambda: ClickHouseWarehouse.connect(clickhouse_url, database="default"), "default")
+    with pytest.raises(WarehouseUnavailable, match="UNKNOWN_TABLE"):
+        late.insert("no_such_table", pl.DataFrame({"one": [1]}))
+    with pytest.raises(WarehouseUnavailable, match="UNKNOWN_TABLE"):
+        late.query("SELECT 1 AS one")
+    late.close()
