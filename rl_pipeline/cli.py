@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rl_pipeline.collection_commands import agent_zero, record_proxy
 from rl_pipeline.deployment_commands import deployment, explain
 from rl_pipeline.errors import PipelineError
-from rl_pipeline.format_commands import export, import_files
+from rl_pipeline.format_commands import export, import_files, otlp_receiver
 from rl_pipeline.ingestion_commands import archive, dead_letters, erase, ingest
 from rl_pipeline.reward_commands import probe_rewards, rescore
 from rl_pipeline.serving_commands import gateway, watchdog
+from rl_pipeline.trace_commands import show
 from rl_pipeline.training_commands import cancel, jobs, train
 
 if TYPE_CHECKING:
@@ -37,8 +39,11 @@ warehouse = typer.Typer(no_args_is_help=True, help="The ClickHouse tables.")
 app.add_typer(contracts, name="contracts")
 app.add_typer(streams, name="streams")
 app.add_typer(warehouse, name="warehouse")
+app.add_typer(agent_zero, name="agent-zero")
+app.command("record-proxy")(record_proxy)
 app.command("import")(import_files)
 app.command()(export)
+app.command("otlp-receiver")(otlp_receiver)
 app.command()(ingest)
 app.add_typer(dead_letters, name="dead-letters")
 app.add_typer(archive, name="archive")
@@ -52,6 +57,7 @@ app.command()(gateway)
 app.command()(watchdog)
 app.add_typer(deployment, name="deployment")
 app.command()(explain)
+app.command()(show)
 
 
 def main() -> None:
@@ -108,12 +114,19 @@ def status() -> None:
 
 
 @app.command()
-def demo() -> None:
-    """Run the loop on embedded servers, as far as it is built, and show what happened."""
-    from rl_pipeline.demo import run_demo
+def demo(
+    cycles: Annotated[int, typer.Option(min=1, help="How often the policy is trained and released.")] = 3,
+    episodes: Annotated[int, typer.Option(min=100, help="New trajectories after which a training is due.")] = 480,
+    seed: Annotated[int, typer.Option(min=0, help="Another one gives other tasks and other luck.")] = 0,
+    sabotage: Annotated[bool, typer.Option(help="Release a sabotaged model at the end, and see it taken back.")] = True,
+    stay: Annotated[bool, typer.Option(help="Leave the Dagster UI open at the end.")] = False,
+) -> None:
+    """Run the whole loop on embedded servers: a small model learns from its own experience, cycle by cycle."""
+    from rl_pipeline.demo import DemoProfile, run_demo
     from rl_pipeline.settings import load_settings
 
-    run_demo(load_settings(), tell=typer.echo, prepare_stores=_prepare_stores)
+    profile = DemoProfile(cycles=cycles, episodes=episodes, seed=seed, sabotage=sabotage)
+    run_demo(load_settings(), profile, tell=typer.echo, prepare_stores=_prepare_stores, stay=stay)
 
 
 @app.command()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rl_pipeline.deployment.desk import Desk
     from rl_pipeline.deployment.limits import Limits
     from rl_pipeline.deployment.traffic import TrafficController
+    from rl_pipeline.deployment.windows import Clock
     from rl_pipeline.serving.traffic.choosing import TrafficChoice
     from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
     from rl_pipeline.training.plans.base_models import BaseModels
@@ -166,6 +167,14 @@ def rollout_terms(settings: Settings) -> "RolloutTerms":
     )
 
 
+def rollout_clock(settings: Settings) -> "Clock":
+    """How long is waited for what came of sessions."""
+    from rl_pipeline.deployment.windows import Clock, observed_seconds
+
+    observed = observed_seconds(settings.gateway_session_idle_seconds)
+    return Clock(observed, settings.canary_settling_seconds, settings.canary_reward_maturity_minutes * 60)
+
+
 def rollout_limits(settings: Settings) -> "Limits":
     """What the plain rule of a rollout forbids."""
     from rl_pipeline.deployment.limits import Limits
@@ -201,9 +210,15 @@ def session_keys(settings: Settings) -> tuple[RedactionKey, ...]:
 
 def edge_redactor(settings: Settings) -> Redactor | None:
     """What redacts before publishing, under the agents' own key; None where they have none."""
+    policy = edge_policy(settings)
+    return Redactor(policy) if policy else None
+
+
+def edge_policy(settings: Settings) -> RedactionPolicy | None:
+    """The policy of what redacts before publishing; None where the agents have no key."""
     if settings.edge_redaction_key is None:
         return None
-    return Redactor(read_policy(_secret(settings.edge_redaction_key), settings.redaction_policy_file))
+    return read_policy(_secret(settings.edge_redaction_key), settings.redaction_policy_file)
 
 
 def _secret(value: SecretStr | None) -> str | None:

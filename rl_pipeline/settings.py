@@ -102,6 +102,11 @@ class Settings(BaseSettings):
     # Training
     rl_algorithm: Algorithm = Field("ppo", description="The algorithm of a request that names none.")
     rl_base_model: str = Field("qwen2.5-32b-instruct", min_length=1, description="The model that training starts from.")
+    rl_train_from: Literal["serving", "base"] = Field(
+        "serving",
+        description="Where a training starts whose request names no model: serving, from the model in service, so that "
+        "each training goes on from the last that proved itself; base, from the base model, every time anew.",
+    )
     rl_training_threshold: int = Field(5000, ge=1, description="New trajectories that start a training.")
     rl_schedule_cron: Cron = Field("0 2 * * *", description="When the scheduled training starts, in UTC.")
     rl_training_min_new: int = Field(500, ge=1, description="With fewer new trajectories the schedule trains nothing.")
@@ -136,6 +141,9 @@ class Settings(BaseSettings):
     training_stall_seconds: float = Field(600, gt=0, description="The least time without a step that counts as a hang.")
     training_gpu_hour_usd: float = Field(2.0, ge=0, description="Price of an hour of a GPU, for the cost estimate.")
     training_cpu_hour_usd: float = Field(0.05, ge=0, description="Price of an hour of a core, where there is no GPU.")
+    worlds_file: Path | None = Field(
+        None, description="A TOML file of worlds in which tasks can be played; docs/training.md shows one."
+    )
     model_directory: Path | None = Field(None, description="Where base models are found by name, or kept once fetched.")
     mlflow_tracking_uri: str = Field("http://mlflow:5000", min_length=1, description="Where trainings are tracked.")
     checkpoint_signing_key: SecretStr | None = Field(
@@ -167,10 +175,23 @@ class Settings(BaseSettings):
     canary_bake_hours: float = Field(
         24, ge=0, description="How long the old model is kept warm once the new one has all of the traffic."
     )
+    canary_reward_maturity_minutes: float = Field(
+        30, gt=0, description="A reward counts if it was scored so soon after its session began; it is read after that."
+    )
+    canary_settling_seconds: float = Field(
+        10,
+        gt=0,
+        le=10,
+        description="So long an outcome may be on its way from a gateway, and so far clocks may differ; more is lost.",
+    )
     rollout_rule: Literal["evidence", "literal"] = Field(
         "evidence",
         description="evidence: an anytime-valid test against the concurrent control. literal: the plain thresholds, "
         "which take back most healthy models.",
+    )
+    rollout_strategy: Literal["by_improvement", "canary"] = Field(
+        "by_improvement",
+        description="by_improvement: a model that is much better comes blue-green, others as canaries. canary: always.",
     )
     rollout_approval: bool = Field(False, description="A person approves each model before it gets any traffic.")
     serving_endpoint: HttpUrl | None = Field(

@@ -36,6 +36,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{marker}: needs the program {program}")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first: whoever works beside them has the many short ones left."""
+    items.sort(key=lambda item: "/end_to_end/" not in item.path.as_posix())
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker, program in PROGRAMS.items():
         if item.get_closest_marker(marker) and shutil.which(program) is None:

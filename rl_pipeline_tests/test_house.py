@@ -58,6 +58,7 @@ def test_the_agent_side_imports_without_polars_torch_and_dagster() -> None:
         "psutil",
     }
     light = ["rl_pipeline.collection", "rl_pipeline.collection.formats.publishing", "rl_pipeline.contracts"]
+    light += ["rl_pipeline.collection.massgen", "rl_pipeline.collection.otlp"]
     outcome = import_without([*light, "rl_pipeline.cli"], heavy)
     assert outcome.returncode == 0, outcome.stderr
 

@@ -41,8 +41,8 @@ POINTS = ("after_read", "after_judging", "after_content", "after_dead_letters", 
 _BATCH_MESSAGES = 500
 # So many sequences of the ledger are held in memory at a time.
 _WINDOW = 20_000
-# Fewer messages are judged in this process: starting others takes longer.
-_FEW_MESSAGES = 200
+# Fewer messages are judged in this process: starting others takes seconds, in which it judges as many.
+_FEW_MESSAGES = 2000
 
 
 @dataclass(frozen=True)

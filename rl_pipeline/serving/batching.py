@@ -1,8 +1,8 @@
 """Many answers at once from one model: requests join the batch that is running, and leave it when they are done.
 
 Keys and values of all running conversations lie side by side. A newcomer's prompt is read on its own, and its row is
-then put below the others, with empty columns on its left; its tokens keep their positions. Where a model's attention
-allows no such columns, newcomers wait until the batch is done.
+then put below the others, with empty columns on its left; its tokens keep their positions. Of a conversation that goes
+on only what is new is read. Where a model's attention allows no such columns, newcomers wait until the batch is done.
 
 A request that the model cannot read fails alone: the others begin again together, from the tokens that they have. After
 each failure the model is tried; one that cannot go on by a single token is broken, and the batch ends.
@@ -13,14 +13,13 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
-from rl_pipeline.training.program.generation import ConversationMemory, Transcript
+from rl_pipeline.serving.conversation_rows import ConversationRows, KeptConversations
+from rl_pipeline.training.program.generation import Transcript
 
 MOST_ROWS = 32
 MOST_WAITING = 256
@@ -90,7 +89,8 @@ class Batch:
         self._waiting: queue.Queue[Generation | None] = queue.Queue()
         self._running: list[Generation] = []
         self._newcomers: list[Generation] = []
-        self._memory: _Rows | None = None
+        self._memory: ConversationRows | None = None
+        self._kept = KeptConversations()
         self._is_suspect = False
         self._thread = threading.Thread(target=self._run, name="batch", daemon=True)
         self._thread.start()
@@ -166,7 +166,8 @@ class Batch:
     def _step(self, newcomers: list[Generation]) -> None:
         """A token for everybody."""
         begun = [generation for generation in newcomers if not _is_cancelled(generation)]
-        fresh = self._rows_of(begun)
+        kept = [self._kept.take(row.transcript.token_ids) for row in begun]
+        fresh = ConversationRows.going_on([id(row) for row in begun], kept, self._model.device)
         begun = self._written(fresh, begun)
         if self._memory is not None:
             self._running = self._written(self._memory, self._running)
@@ -210,13 +211,13 @@ class Batch:
         row.end(error)
         self._is_suspect = True
 
-    def _rows_of(self, rows: Sequence[Generation]) -> "_Rows":
-        return _Rows([id(row) for row in rows], self._model.device)
+    def _rows_of(self, rows: Sequence[Generation]) -> ConversationRows:
+        return ConversationRows([id(row) for row in rows], self._model.device)
 
-    def _read(self, memory: "_Rows", rows: Sequence[Generation]) -> Tensor:
+    def _read(self, memory: ConversationRows, rows: Sequence[Generation]) -> Tensor:
         return memory.feed(self._model, *memory.unread([row.transcript for row in rows]))
 
-    def _written(self, memory: "_Rows", rows: list[Generation]) -> list[Generation]:
+    def _written(self, memory: ConversationRows, rows: list[Generation]) -> list[Generation]:
         """Write a token in each row; the rows that go on, which alone stay in the memory."""
         if not rows:
             return []
@@ -229,6 +230,8 @@ class Batch:
                 self._fail(row, NoProbabilities("the model gives no probabilities for this"))
             elif _goes_on(row, one):
                 left.append(row)
+            elif memory.survives_turns:
+                self._kept.keep(row.transcript.token_ids, memory.of(id(row)))
         if left:
             memory.keep_only([id(row) for row in left])
         return left
@@ -272,29 +275,3 @@ def _drawn(logits: Tensor, rows: Sequence[Generation]) -> list[tuple[int, float]
         elif row.generator is not None:
             tokens[place] = torch.multinomial(probabilities[place], 1, generator=row.generator)
     return list(zip(tokens.squeeze(1).tolist(), logprobs.gather(1, tokens).squeeze(1).tolist(), strict=True))
-
-
-class _Rows(ConversationMemory):
-    """The memory of the conversations that are being answered."""
-
-    @property
-    def held(self) -> tuple[list[Any], Tensor]:
-        """The layers of keys and values, and which of their columns hold a token of which row."""
-        return list(self._cache.layers) if self._cache is not None else [], self._present
-
-    @property
-    def numbers(self) -> list[int]:
-        """Whose rows these are."""
-        return self._numbers
-
-    def join(self, other: "_Rows") -> None:
-        """Put the other's rows below one's own. Both have read something."""
-        layers, present = self.held
-        more_layers, more_present = other.held
-        width = max(present.shape[1], more_present.shape[1])
-        mine, theirs = width - present.shape[1], width - more_present.shape[1]
-        self._present = torch.cat([pad(present, (mine, 0)), pad(more_present, (theirs, 0))])
-        self._numbers += other.numbers
-        for layer, added in zip(layers, more_layers, strict=True):
-            layer.keys = torch.cat([pad(layer.keys, (0, 0, mine, 0)), pad(added.keys, (0, 0, theirs, 0))])
-            layer.values = torch.cat([pad(layer.values, (0, 0, mine, 0)), pad(added.values, (0, 0, theirs, 0))])

@@ -60,6 +60,8 @@ class ChatRequest(_Options):
     stream: bool = False
     stream_options: _StreamOptions | None = None
     logprobs: bool = False
+    return_token_ids: bool = False
+    """As vLLM names it: `token_ids` of the choice and `prompt_token_ids` of the answer, where it is no stream."""
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -91,6 +93,8 @@ def parse_chat_request(body: bytes) -> ChatRequest:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"])) or "the body"
         raise RequestInvalid(f"{where}: {first['msg']}") from None
+    if asked.stream and asked.return_token_ids:
+        raise RequestInvalid("return_token_ids is not supported in a stream here: leave one of them out")
     for name, value in (asked.model_extra or {}).items():
         if value not in _NEUTRAL.get(name, (value,)):
             raise RequestInvalid(f"{name} is not supported here: leave it out, or serve the model elsewhere")

@@ -46,9 +46,9 @@ class Conversation:
         self.error: Exception | None = None
         self.is_done = False
         self.news = asyncio.Event()
-        self.prompt_tokens = len(prompt)
-        self.completion_tokens = 0
-        self.logprobs: list[tuple[int, float]] = []
+        self.prompt = prompt
+        self.drawn: list[tuple[int, float]] = []
+        """Every token with its log-probability, the one that ended it too."""
         self._has_ended = False
         self._tokens = tokens
         self._loop = asyncio.get_running_loop()
@@ -58,12 +58,11 @@ class Conversation:
         self.generation = Generation(transcript, most, asked.temperature, self._take, self._done, asked.seed)
 
     def _take(self, token: int, logprob: float) -> bool:
-        self.completion_tokens += 1
+        self.drawn.append((token, logprob))
         if token in self._tokens.stop_ids:
             self._has_ended = True
             return True
         self.spoken.add(token)
-        self.logprobs.append((token, logprob))
         self._tell()
         return self.spoken.is_stopped
 
@@ -86,15 +85,17 @@ class Conversation:
     @property
     def usage(self) -> dict[str, int]:
         """Tokens that were read and written."""
-        total = self.prompt_tokens + self.completion_tokens
-        read, written = self.prompt_tokens, self.completion_tokens
-        return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": total}
+        read, written = len(self.prompt), len(self.drawn)
+        return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
     def logprobs_content(self) -> dict[str, object] | None:
-        """As OpenAI tells them, if they were asked for."""
+        """As OpenAI tells them, if they were asked for; beside token ids, one for each of those."""
         if not self.asked.logprobs:
             return None
-        texts = [(self._tokens.text_of([token]), logprob) for token, logprob in self.logprobs]
+        told = self.drawn
+        if self._has_ended and not self.asked.return_token_ids:
+            told = told[:-1]
+        texts = [(self._tokens.text_of([token]), logprob) for token, logprob in told]
         return {
             "content": [
                 {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
@@ -173,13 +174,17 @@ class ModelServer:
             conversation.news.clear()
         if conversation.error:
             return openai_error(500, "server_error", f"the model failed ({type(conversation.error).__name__})")
-        choice = {
+        choice: dict[str, object] = {
             "index": 0,
             "message": {"role": "assistant", "content": conversation.spoken.text},
             "logprobs": conversation.logprobs_content(),
             "finish_reason": conversation.finish_reason,
         }
-        return json_response(self._envelope("chat.completion", [choice]) | {"usage": conversation.usage})
+        told: dict[str, object] = {"usage": conversation.usage}
+        if conversation.asked.return_token_ids:
+            choice["token_ids"] = [token for token, _ in conversation.drawn]
+            told["prompt_token_ids"] = conversation.prompt
+        return json_response(self._envelope("chat.completion", [choice]) | told)
 
     async def _stream(self, request: web.Request, conversation: Conversation) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})

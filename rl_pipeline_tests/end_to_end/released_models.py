@@ -1,13 +1,9 @@
 """What tests ask of the gateway and the rollouts of a running stack."""
 
-import http.server
 import json
-import threading
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
@@ -67,35 +63,3 @@ class Releases:
             stored = [message for batch in stream.read("RL_MODELS", 1, last, 100) for message in batch]
         said = [parse_message(one.subject, one.data) for one in stored]
         return [(one.metadata.event, one.model_info.model_id) for one in said if isinstance(one, ModelDeployed)]
-
-
-@contextmanager
-def failing_backend() -> Iterator[str]:
-    """A server that is there and fails at everything: the address of what nobody should be sent to."""
-
-    class Failing(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            self.send_response(500)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def do_GET(self) -> None:
-            body = b'{"object": "list", "data": []}'
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Failing)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -1,4 +1,4 @@
-"""`rl-pipeline up` as a user runs it: a real process, whose lines and servers the tests see."""
+"""`rl-pipeline up` and `demo` as a user runs them: a real process, whose lines and servers the tests see."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import subprocess
 import sysconfig
 import threading
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,12 @@ def run_command(home: Path, *arguments: str, **variables: str) -> subprocess.Com
 
 
 class RunningStack:
-    """One `rl-pipeline up`."""
+    """One `rl-pipeline up`, or another command that runs a stack in `home`."""
 
-    def __init__(self, home: Path, **variables: str) -> None:
+    def __init__(self, home: Path, arguments: Sequence[str] = ("up",), **variables: str) -> None:
         self.home = home
         self.process = subprocess.Popen(
-            [COMMAND, "up"],
+            [COMMAND, *arguments],
             env=user_environment(home, **variables),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -58,14 +59,18 @@ class RunningStack:
         for line in self.process.stdout:
             self.lines.append(line.rstrip())
 
-    def wait_for_line(self, pattern: str, after: int = 0) -> str:
+    def wait_for_line(self, pattern: str, after: int = 0, seconds: float = 120.0) -> str:
         """The first line, not before the given count, in which the pattern is found."""
 
         def found() -> str | None:
             assert self.process.poll() is None or self._reader.is_alive(), "\n".join(self.lines)
             return next((line for line in self.lines[after:] if re.search(pattern, line)), None)
 
-        return str(wait_until(found, f"a line like {pattern!r} among {self.lines}"))
+        try:
+            return str(wait_until(found, f"a line like {pattern!r}", seconds=seconds))
+        except AssertionError as error:
+            error.add_note("\n".join(self.lines))
+            raise
 
     @property
     def record(self) -> StackRecord:

@@ -116,6 +116,14 @@ def test_log_probabilities_are_told_when_asked_for(server: Server) -> None:
     assert server.chat(max_tokens=5)["choices"][0]["logprobs"] is None
 
 
+def test_token_ids_are_told_when_asked_for_each_with_its_log_probability(server: Server) -> None:
+    answer = server.chat(max_tokens=60, seed=1, logprobs=True, return_token_ids=True)
+    [choice] = answer["choices"]
+    assert len(answer["prompt_token_ids"]) == answer["usage"]["prompt_tokens"]
+    assert len(choice["token_ids"]) == answer["usage"]["completion_tokens"] == len(choice["logprobs"]["content"])
+    assert "token_ids" not in server.chat(max_tokens=5)["choices"][0]
+
+
 def test_requests_at_once_are_answered_alike(server: Server) -> None:
     with ThreadPoolExecutor(12) as at_once:
         answers = list(at_once.map(lambda _: text_of(server.chat(max_tokens=25, temperature=0)), range(12)))
@@ -126,6 +134,7 @@ def test_requests_at_once_are_answered_alike(server: Server) -> None:
     ("asked", "named"),
     [
         ({"n": 2}, "n"),
+        ({"stream": True, "return_token_ids": True}, "return_token_ids"),
         ({"top_p": 0.5}, "top_p"),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"temperature": -1}, "temperature"),

@@ -1,0 +1,111 @@
+"""How many agents the embedded stack bears at once: they play through the gateway for minutes, with the embedded model.
+
+`rl-pipeline up` runs as a user would run it, with Dagster ingesting and scoring what is played; 100 agents play one
+task after another, each attempt a session of its own, recorded like any agent's. `episodes_per_s` counts attempts that
+came to their end, `errors` those that got no answer at least once, `arrived` what the stream has of them afterwards.
+`latency_p50_ms` and `latency_p99_ms` are of a turn: the answer, the world, and the recording.
+"""
+
+import argparse
+import asyncio
+import json
+import signal
+import subprocess
+import sysconfig
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from random import Random
+
+import aiohttp
+
+from rl_pipeline.agents import Attempt, Player, play_all
+from rl_pipeline.collection import Outbox
+from rl_pipeline.embedded.record import StackRecord, read_record, settings_of_running_stack
+from rl_pipeline.environments.crafting import CraftingWorld
+from rl_pipeline.environments.environment import Task
+from rl_pipeline.opening import open_stream
+from rl_pipeline.settings import Settings
+
+AGENTS = 100
+SECONDS = 300
+
+
+def main() -> None:
+    """Play, and print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="ten seconds in place of five minutes")
+    seconds = 10 if parser.parse_args().quick else SECONDS
+    with tempfile.TemporaryDirectory() as directory, running_stack(Path(directory)) as record:
+        settings = settings_of_running_stack(Settings(rl_pipeline_home=Path(directory)), record)
+        outbox = Outbox(Path(directory, "outbox"), settings.nats_url)
+        started = time.perf_counter()
+        made = asyncio.run(play(record.urls["gateway"], outbox, seconds))
+        took = time.perf_counter() - started
+        outbox.wait_until_sent(120)
+        with open_stream(settings) as stream:
+            arrived = stream.state("RL_TRAJECTORIES").messages
+        outbox.close()
+    turns = sorted(1000 * one.seconds / one.turns for one in made if one.turns)
+    figures = {
+        "agents": AGENTS,
+        "episodes_per_s": round(len(made) / took, 1),
+        "errors": sum(one.error is not None for one in made),
+        "episodes": len(made),
+        "arrived": arrived,
+        "turns_per_s": round(sum(one.turns for one in made) / took),
+        "latency_p50_ms": round(turns[len(turns) // 2], 1),
+        "latency_p99_ms": round(turns[len(turns) * 99 // 100], 1),
+    }
+    print(json.dumps(figures))
+
+
+async def play(gateway: str, outbox: Outbox, seconds: float) -> list[Attempt]:
+    """Attempts that were begun in time, by all agents at once."""
+    world, ends = CraftingWorld(), time.monotonic() + seconds
+
+    def tasks() -> Iterator[Task]:
+        for seed in count():
+            for task in world.tasks(100, seed=seed):
+                if time.monotonic() > ends:
+                    return
+                yield task
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+        players = [Player(world, gateway, outbox, http, f"agent-{n}", "embedded", Random(n)) for n in range(AGENTS)]
+        return await play_all(players, tasks())
+
+
+@contextmanager
+def running_stack(home: Path) -> Iterator[StackRecord]:
+    """`rl-pipeline up`, once its gateway answers."""
+    command = [str(Path(sysconfig.get_path("scripts")) / "rl-pipeline"), "up"]
+    environment = {"RL_PIPELINE_HOME": str(home), "PATH": "/usr/bin:/bin"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as stack:
+        try:
+            while not (record := read_record(home)) or not answers(record.urls.get("gateway", "")):
+                if stack.poll() is not None:
+                    raise SystemExit("the stack did not start")
+                time.sleep(0.5)
+            yield record
+        finally:
+            stack.send_signal(signal.SIGINT)
+            stack.wait(120)
+
+
+def answers(gateway: str) -> bool:
+    """Whether a model is in service."""
+    try:
+        with urllib.request.urlopen(f"{gateway}/health", timeout=5) as health:
+            return bool(health.status == 200)
+    except (urllib.error.URLError, ConnectionError, TimeoutError, ValueError):
+        return False
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""The demo's agents: they play through the gateway, record what they do, and their users say what they think."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import sqrt
+from random import Random
+from time import monotonic
+
+import aiohttp
+
+from rl_pipeline.agents import Attempt, OpinionRule, Player, play_all
+from rl_pipeline.collection import Outbox
+from rl_pipeline.collection.publishing import outgoing_message
+from rl_pipeline.demo.profile import DemoFailed, DemoProfile
+from rl_pipeline.demo.scene import Scene
+from rl_pipeline.environments.crafting import CraftingWorld
+from rl_pipeline.environments.environment import Task
+
+_SENDING_SECONDS = 60.0
+_PLAYING_SECONDS = 300.0
+_HELD_OUT_SEED = 2**33
+_ROUND = 64
+_ROUND_SECONDS = 5.0
+_TALKATIVE = OpinionRule(one_in=2)
+"""More of these users speak than of others: a demo has minutes."""
+MODEL = "agent-zero-rl"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """How often a model reaches its goal on tasks that nobody learns from."""
+
+    model: str
+    successes: int
+    attempts: int
+
+    @property
+    def rate(self) -> float:
+        """Of success."""
+        return self.successes / self.attempts
+
+    @property
+    def error(self) -> float:
+        """Standard error of the rate."""
+        return sqrt(self.rate * (1 - self.rate) / self.attempts)
+
+
+@dataclass(slots=True)
+class Population:
+    """Agents that attempt one task after another; the same seed gives the same tasks."""
+
+    scene: Scene
+    profile: DemoProfile
+    outbox: Outbox
+    world: CraftingWorld = field(default_factory=CraftingWorld)
+    attempts: list[Attempt] = field(default_factory=list)
+    """All that were recorded."""
+    _rounds: int = 0
+    _told: int = 0
+
+    def play(self, count: int) -> list[Attempt]:
+        """So many attempts; they are on their way through the pipeline when this returns, and their users' opinions
+        wait for `tell_opinions`."""
+        self._rounds += 1
+        seed = self.profile.seed * 1_000_003 + self._rounds
+        held_out = {task.id for task in self._held_out()}
+        tasks = [task for task in self.world.tasks(count * 2, seed=seed) if task.id not in held_out][:count]
+        made = self._all(tasks, evaluation=False)
+        if not self.outbox.wait_until_sent(_SENDING_SECONDS):
+            raise DemoFailed(f"the stream has not taken all trajectories: {self.outbox.counts}")
+        self.attempts += made
+        return made
+
+    def play_on(self) -> list[Attempt]:
+        """A round of attempts, and a rest until its time is over: users come at their rate while a rollout goes on, and
+        leave some of the cores to it."""
+        over = monotonic() + _ROUND_SECONDS
+        made = self.play(_ROUND)
+        self.scene.until(lambda: monotonic() > over, "the rest did not end")
+        return made
+
+    def tell_opinions(self) -> None:
+        """Publish what users thought of the attempts since the last time: together, because a run scores them."""
+        said = [outgoing_message(one.feedback) for one in self.attempts[self._told :] if one.feedback]
+        self.scene.stream.publish_many(said)
+        self._told = len(self.attempts)
+
+    def measure(self, model: str | None = None) -> Measured:
+        """The model in service, which should be `model`, through the gateway, on the held-out tasks.
+
+        Nothing of it is recorded.
+        """
+        made = self._all(self._held_out(), evaluation=True)
+        models = sorted({str(one.model_version) for one in made})
+        if len(models) > 1:
+            raise DemoFailed(f"more than one model answered while one should serve: {', '.join(models)}")
+        if model is not None and models != [model]:
+            raise DemoFailed(f"{models[0]} answers in place of {model}")
+        measured = Measured(models[0], sum(one.success for one in made), len(made))
+        self.scene.say(
+            f"{measured.model} solves {measured.rate:.1%} ± {measured.error:.1%} of {measured.attempts} tasks that "
+            "nobody learns from."
+        )
+        return measured
+
+    def _held_out(self) -> list[Task]:
+        return self.world.tasks(self.profile.measured, seed=_HELD_OUT_SEED)
+
+    def _all(self, tasks: Sequence[Task], *, evaluation: bool) -> list[Attempt]:
+        with ThreadPoolExecutor(1, "agents") as thread:
+            playing = thread.submit(asyncio.run, self._at_once(tasks, evaluation))
+            self.scene.until(playing.done, "the agents did not come to an end", _PLAYING_SECONDS)
+        made = playing.result()
+        failed = [one.error for one in made if one.error]
+        if failed and (evaluation or len(failed) > len(made) / 2):
+            raise DemoFailed(f"{len(failed)} of {len(made)} attempts got no answer: {failed[0]}")
+        return made
+
+    async def _at_once(self, tasks: Sequence[Task], evaluation: bool) -> list[Attempt]:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+            return await play_all(
+                [self._player(number, http, evaluation) for number in range(self.profile.agents)], tasks
+            )
+
+    def _player(self, number: int, http: aiohttp.ClientSession, evaluation: bool) -> Player:
+        return Player(
+            self.world,
+            self.scene.stack.addresses.gateway,
+            self.outbox,
+            http,
+            agent_id=f"crafting-agent-{number}",
+            model=MODEL,
+            randomness=Random(f"{self.profile.seed} {self._rounds} {number} {evaluation}"),  # noqa: S311 - repeatable
+            opinions=_TALKATIVE,
+            evaluation=evaluation,
+        )
+
+
+@contextmanager
+def population_of(scene: Scene, profile: DemoProfile) -> Iterator[Population]:
+    """The agents, whose outbox lies in the demo's home."""
+    settings = scene.settings
+    outbox = Outbox(
+        settings.rl_pipeline_home / "outbox",
+        settings.nats_url,
+        user=settings.nats_user,
+        password=settings.nats_password.get_secret_value() if settings.nats_password else None,
+    )
+    try:
+        yield Population(scene, profile, outbox)
+    finally:
+        outbox.close()

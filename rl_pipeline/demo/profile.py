@@ -1,0 +1,67 @@
+"""What a demo does, and the settings under which hours pass in seconds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from rl_pipeline.errors import PipelineError
+from rl_pipeline.settings import Settings
+
+
+class DemoFailed(PipelineError):
+    """The demo did not come to its end, or nothing was learnt; the text says where to look."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoProfile:
+    """How much is played, and with what luck."""
+
+    cycles: int = 3
+    episodes: int = 480
+    """New trajectories after which the sensor asks for a training: the threshold of 5,000, scaled down."""
+    agents: int = 32
+    """That play at once."""
+    measured: int = 400
+    """Held-out tasks on which every model in service is measured."""
+    least_gain: float = 0.10
+    """Of success on those, over the base model, for each cycle: a run that gains less fails."""
+    sabotage: bool = True
+    seed: int = 0
+
+
+FAST_CLOCK: Mapping[str, object] = MappingProxyType(
+    {
+        "ingest_wait_seconds": 30.0,
+        "rl_algorithm": "rloo",
+        "validation_items": 160,
+        "rollout_strategy": "canary",
+        "canary_initial_traffic": 0.25,
+        "canary_ramp_hours": 20 / 3600,
+        "canary_step_samples": "40,40,80",
+        "canary_settling_seconds": 1.0,
+        "canary_reward_maturity_minutes": 1.0,
+        "canary_bake_hours": 2 / 3600,
+        "gateway_session_idle_seconds": 2.0,
+    }
+)
+"""Always a canary, from 25 %, of at least twenty seconds in place of four hours and a few dozen sessions to each share.
+Ingest waits for the attempts of a cycle, or half a minute: a run costs seconds of the cores on which all the rest runs.
+An outcome that takes longer than a second on its way, and a reward longer than a minute, counts for none."""
+
+
+def settings_of_demo(settings: Settings, profile: DemoProfile) -> Settings:
+    """A home of its own below the user's, the fast clock, and the threshold of the profile."""
+    foreign = [name.upper() for name in ("nats_url", "clickhouse_url") if name in settings.model_fields_set]
+    if foreign:
+        raise DemoFailed(f"the demo makes up data and must not reach real servers: unset {' and '.join(foreign)}")
+    home = settings.rl_pipeline_home.resolve() / "demo"
+    own = {
+        "rl_pipeline_home": home,
+        "dagster_home": None,
+        "model_storage_path": str(home / "objects" / "rl-checkpoints"),
+        "trajectory_storage_path": str(home / "objects" / "trajectories"),
+        "ingest_pending": profile.episodes,
+        "rl_training_threshold": profile.episodes,
+        "rl_training_sample_size": profile.episodes * 2,
+    }
+    return settings.model_copy(update={**FAST_CLOCK, **own})
