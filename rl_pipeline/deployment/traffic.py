@@ -71,7 +71,9 @@ class TrafficController(Protocol):
         """Give the model nothing from now on, whatever the state says; what it had goes to the model in service.
 
         It is durable and holds at once, for running sessions too; it can only lower a candidate: refused for the model
-        in service. The gateways that confirmed are returned; those that did not answer are missing.
+        in service. It ends only where a later state has the model in service and has rolled back the one that was: a
+        gateway that was late then has nobody else. The gateways that confirmed are returned; those that did not answer
+        are missing.
         """
 
     def standings(self) -> Sequence[Standing]:

@@ -38,7 +38,8 @@ class Followed(_Kept):
     state: DesiredState
     since: datetime
     in_service: ServedModel
-    """To which everything falls back: the state's serving model, unless that is fenced; then the one before it."""
+    """To which everything falls back: the state's serving model, unless that is fenced; then the one before it, unless
+    that was rolled back."""
 
 
 class Fence(_Kept):
@@ -106,10 +107,16 @@ class Following:
             return self.unkept(self._state_file, self._models_file)
         in_service = state.models[state.serving]
         if in_service.model_id in self.fences and self.followed:
-            in_service = self.followed.in_service
+            if self.followed.in_service.model_id in state.retired:
+                # Somebody wanted both out, one after the other, and the record let only the first go: nobody else could
+                # serve. A gateway that had not heard of that yet must not go on with the one that is out.
+                self.fences = {k: v for k, v in self.fences.items() if k != in_service.model_id}
+            else:
+                in_service = self.followed.in_service
         self.followed = Followed(state=state, since=now, in_service=in_service)
         self.registered = {k: v for k, v in self.registered.items() if k not in state.models}
-        return self.unkept(self._state_file, self._models_file)
+        # The fences first: a model in service that is fenced would serve nobody after a restart.
+        return self.unkept(self._fences_file, self._state_file, self._models_file)
 
     def fence(self, model_id: str, reason: str, now: datetime) -> list[ToKeep]:
         """Give the model nothing from now on. Raises `Refused` for the model in service."""

@@ -155,7 +155,8 @@ class SimulatedReleases:
 class SimulatedGateway:
     """A gateway that keeps its state and its fences over restarts, as `TrafficController` promises.
 
-    If the model that a state has in service is fenced here, the one before it stays in service.
+    If the model that a state has in service is fenced here, the one before it stays in service, unless the state has
+    rolled that back.
     """
 
     name: str
@@ -180,6 +181,8 @@ class SimulatedGateway:
         if self.state is not None and state.generation <= self.state.generation:
             return
         self.state = state
+        if self.in_service in state.retired:
+            self.fenced.pop(state.serving, None)
         if state.serving not in self.fenced or not self.in_service:
             self.in_service = state.serving
         self._watch()

@@ -67,6 +67,20 @@ def test_a_fence_outlasts_every_state(tmp_path: Path) -> None:
     assert set(following.models()) == {OLD}
 
 
+def test_a_fence_ends_where_the_model_that_would_go_on_serving_was_rolled_back(tmp_path: Path) -> None:
+    following = Following(tmp_path)
+    keep(following, following.follow(steady(1, CANDIDATE), NOW))
+    keep(following, following.fence(OLD, "nobody wants this one either", NOW))
+    changes = following.follow(steady(2, CONTROL).model_copy(update={"retired": (NEW,)}), NOW)
+    assert following.weights == {OLD: 1.0}
+    for change in changes:
+        following.keep(change)
+        restarted = Following(tmp_path)
+        assert restarted.routing(()) is not None, "whatever is on the disk, somebody serves"
+    assert restarted.weights == {OLD: 1.0}
+    assert restarted.fences == {}
+
+
 def test_nothing_is_routed_to_a_fenced_model_even_if_there_is_no_other(tmp_path: Path) -> None:
     following = Following(tmp_path)
     following.fence(NEW, "bad", NOW)
