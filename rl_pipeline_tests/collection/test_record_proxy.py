@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -19,6 +19,7 @@ import pytest
 
 from rl_pipeline.collection import Outbox
 from rl_pipeline.collection.proxy.answers import read_answer
+from rl_pipeline.collection.proxy.conversations import chains_of
 from rl_pipeline.collection.proxy.recorder import ProxyRecorder
 from rl_pipeline.collection.proxy.server import RecordingProxy, run_proxy
 from rl_pipeline.contracts import validate_trajectory
@@ -176,6 +177,46 @@ def test_conversations_that_begin_alike_stay_apart_and_names_hold_them_together(
     sent = sent_by(caller.outbox, stream)
     said_by = {tuple(turn["action"]["raw_response"] for turn in trajectory["turns"]) for trajectory in sent}
     assert said_by == {("one", "one more"), ("two", "two more"), ("named", "named again")}
+
+
+def written_anew(message: dict[str, Any]) -> dict[str, Any]:
+    """As clients do that parse arguments, and sort them."""
+    calls = json.loads(json.dumps(message.get("tool_calls", [])))
+    for call in calls:
+        call["function"]["arguments"] = json.dumps(json.loads(call["function"]["arguments"]), sort_keys=True, indent=1)
+    return {**message, "tool_calls": calls}
+
+
+def stripped(message: dict[str, Any]) -> dict[str, Any]:
+    return {**message, "content": message["content"].strip()}
+
+
+def in_parts(message: dict[str, Any]) -> dict[str, Any]:
+    return {**message, "content": [{"type": "text", "text": message["content"], "cache_control": {}}]}
+
+
+@pytest.mark.parametrize("sends_back", [written_anew, stripped, in_parts])
+def test_a_client_that_writes_an_answer_otherwise_goes_on_with_its_session(
+    caller: Caller, stub: StubModel, stream: JetStream, sends_back: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
+    calling = {"tool_calls": [called("search", '{"q":"moons","at":"Mars"}', "call_1")]}
+    stub.answers = [said("\nLet me look. ", message=calling), said("Two.\n"), said("Yes.")]
+    looked, two = ({"role": "assistant", "content": text} for text in ("\nLet me look. ", "Two.\n"))
+    found = {"role": "tool", "tool_call_id": "call_1", "content": "two\n"}
+    history = [USER, sends_back(looked | calling), sends_back(found), sends_back(two), sends_back(USER)]
+    for length in (1, 3, 5):
+        caller.ask(*history[:length])
+    caller.end(completion_id="chatcmpl-Yes.")
+    [sent] = sent_by(caller.outbox, stream)
+    assert [turn["action"]["raw_response"] for turn in sent["turns"]] == ["\nLet me look. ", "Two.\n", "Yes."]
+    assert not any(turn.get("is_copied_context") for turn in sent["turns"])
+
+
+def test_conversations_about_other_pictures_or_other_arguments_stay_apart() -> None:
+    one, other = ({"type": "image_url", "image_url": {"url": f"https://example.org/{name}"}} for name in "ab")
+    pictures = [{"role": "user", "content": [{"type": "text", "text": "What is it?"}, part]} for part in (one, other)]
+    calls = [{"role": "assistant", "tool_calls": [called("f", text, "c")]} for text in ('{"a":1}', '{"a":2}', "{", "[")]
+    assert len({chains_of([message])[-1] for message in [*pictures, *calls]}) == 6
 
 
 def test_an_answer_from_elsewhere_is_context_and_not_an_answer(
