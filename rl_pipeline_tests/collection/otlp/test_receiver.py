@@ -3,14 +3,25 @@
 import gzip
 import http.client
 import json
+import socket
+import sys
+from base64 import b64encode
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.json_format import ParseDict
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 
 from rl_pipeline.collection import Outbox
 from rl_pipeline.collection.formats import Importer
+from rl_pipeline.collection.formats.format import Origin
+from rl_pipeline.collection.formats.otlp import OtlpTraces
 from rl_pipeline.collection.otlp import OtlpReceiver, ReceiverLimits, serving
 from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.stores.jetstream import JetStream
@@ -168,10 +179,11 @@ def test_what_comes_after_its_trace_was_complete_is_kept_and_said(
 @pytest.mark.parametrize(
     ("body", "headers", "status", "said"),
     [
-        pytest.param(b"{", JSON, 400, "no JSON", id="no JSON"),
-        pytest.param(b"[" * 100_000, JSON, 400, "no JSON", id="too deep"),
+        pytest.param(b"{", JSON, 400, "no application/json", id="no JSON"),
+        pytest.param(b"[" * 100_000, JSON, 400, "no application/json", id="too deep"),
         pytest.param(b"[]", JSON, 400, "resourceSpans", id="another record"),
-        pytest.param(b"{}", {"Content-Type": "application/x-protobuf"}, 415, "http/json", id="protobuf"),
+        pytest.param(b"{", {"Content-Type": "application/x-protobuf"}, 400, "no application/x-pro", id="no protobuf"),
+        pytest.param(b"{}", {"Content-Type": "text/plain"}, 415, "send application/json", id="another type"),
         pytest.param(b"{}", {}, 415, "no type", id="no type"),
         pytest.param(b"{}", JSON | {"Content-Encoding": "br"}, 415, "gzip", id="another packing"),
         pytest.param(b"{}", JSON | {"Content-Encoding": "gzip"}, 400, "no gzip", id="not packed"),
@@ -189,6 +201,101 @@ def test_what_is_no_request_is_answered_as_the_specification_says(
         assert isinstance(told["code"], int)
         assert said in told["message"]
         assert post(port, json.dumps(otlp_records.OTLP_TEXT).encode(), **JSON) == (200, {})
+
+
+def in_chunks(port: int, *lines: bytes) -> tuple[int, dict[str, Any]]:
+    """What is answered to a body that is sent as it is, chunks or not."""
+    head = (
+        "POST /v1/traces HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", port), 60) as connection:
+        connection.sendall(head.encode() + b"".join(lines))
+        connection.shutdown(socket.SHUT_WR)
+        with http.client.HTTPResponse(connection) as response:
+            response.begin()
+            return response.status, json.loads(response.read())
+
+
+def test_a_body_may_come_in_chunks(open_receiver: OpenReceiver, tmp_path: Path) -> None:
+    body = json.dumps(otlp_records.OTLP_TEXT).encode()
+    with serving(open_receiver(NEVER), 0) as port:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        for _ in range(2):  # on one connection: nothing of the first body is left in it
+            connection.request("POST", "/v1/traces", iter([body[:1000], body[1000:]]), JSON, encode_chunked=True)
+            with connection.getresponse() as response:
+                assert (response.status, response.read()) == (200, b"{}")
+        connection.close()
+        parts = (b"%X;name=value\r\n%b\r\n" % (len(body), body), b"0\r\n", b"Trailer: told\r\n\r\n")
+        assert in_chunks(port, *parts) == (200, {})
+    assert len(waiting(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "said"),
+    [
+        pytest.param([b"30d41\r\n"], 413, "smaller", id="too large"),
+        pytest.param([b"20000\r\n" + b" " * 0x20000 + b"\r\n"] * 2, 413, "smaller", id="too many"),
+        pytest.param([b"-2\r\n{}\r\n"], 400, "size", id="no size"),
+        pytest.param([b"2" * 2000], 400, "size", id="a long size"),
+        pytest.param([b"2\r\n{}}\r\n"], 400, "longer", id="longer"),
+        pytest.param([b"9\r\n{}"], 400, "broken off", id="cut"),
+        pytest.param([b"2\r\n{}\r\n0\r\n"], 400, "no end", id="no end"),
+    ],
+)
+def test_chunks_are_read_within_the_limit_or_not_at_all(
+    open_receiver: OpenReceiver, lines: list[bytes], status: int, said: str
+) -> None:
+    with serving(open_receiver(NEVER), 0) as port:
+        answered, told = in_chunks(port, *lines)
+    assert (answered, said in told["message"]) == (status, True), told
+
+
+PROTOBUF = {"Content-Type": "application/x-protobuf"}
+
+
+def as_protobuf(request: dict[str, Any]) -> bytes:
+    told = json.loads(json.dumps(request))
+    for span in spans_of(told):
+        for name in ("traceId", "spanId", "parentSpanId"):
+            span[name] = b64encode(bytes.fromhex(span[name])).decode()
+    packed: bytes = ParseDict(told, ExportTraceServiceRequest()).SerializeToString()
+    return packed
+
+
+def test_protobuf_is_taken_and_answered_as_json_is(
+    open_receiver: OpenReceiver, stream: JetStream, tmp_path: Path
+) -> None:
+    request = otlp_records.OTLP_FLAT
+    with serving(open_receiver(), 0) as port:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        for number in range(2):
+            connection.request("POST", "/v1/traces", as_protobuf(request), PROTOBUF)
+            with connection.getresponse() as response:
+                assert (response.status, response.getheader("Content-Type")) == (200, PROTOBUF["Content-Type"])
+                told = ExportTraceServiceResponse.FromString(response.read())
+            assert told.partial_success.rejected_spans == number * len(spans_of(request)), (
+                "the second time they are late"
+            )
+            wait_until(lambda: arrived(stream))
+        connection.close()
+    [sent] = arrived(stream)
+    [from_json] = OtlpTraces().read(request, Origin("otlp receiver", datetime.now(UTC)))
+    assert sent["trajectory_id"] == from_json["trajectory_id"]
+    for field in ("tool_name", "tool_args", "raw_response"):
+        assert [turn["action"].get(field) for turn in sent["turns"]] == [
+            turn["action"].get(field) for turn in from_json["turns"]
+        ]
+    assert sent["turns"][0]["result"]["success"] is False, "numbers stand for enumerations"
+    assert sent["metadata"]["total_tokens"] == 13
+
+
+def test_without_the_package_protobuf_is_refused_with_what_to_install(
+    open_receiver: OpenReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "rl_pipeline.collection.otlp.protobuf", None)
+    with serving(open_receiver(NEVER), 0) as port:
+        status, told = post(port, as_protobuf(otlp_records.OTLP_TEXT), **PROTOBUF)
+    assert (status, "pip install 'rl-pipeline[otlp]'" in told["message"]) == (415, True)
 
 
 def test_other_places_and_methods_are_not_served(open_receiver: OpenReceiver) -> None:
