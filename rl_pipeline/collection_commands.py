@@ -41,7 +41,7 @@ def record_proxy(
     from rl_pipeline.collection.proxy.recorder import ProxyRecorder
     from rl_pipeline.collection.proxy.server import RecordingProxy, run_proxy
     from rl_pipeline.errors import PipelineError
-    from rl_pipeline.opening import current_settings, open_raw_objects
+    from rl_pipeline.opening import current_settings, edge_policy, open_raw_objects
 
     if not upstream.startswith(("http://", "https://")):
         raise PipelineError("the upstream's address must begin with http:// or https://")
@@ -53,6 +53,7 @@ def record_proxy(
         user=settings.nats_user,
         password=settings.nats_password.get_secret_value() if settings.nats_password else None,
         credentials_file=settings.nats_credentials_file,
+        redaction=edge_policy(settings),
         open_objects=lambda: open_raw_objects(settings),
     )
     recorder = ProxyRecorder(box, agent_id, idle_seconds)

@@ -24,6 +24,9 @@ from rl_pipeline.collection.proxy.recorder import ProxyRecorder
 from rl_pipeline.collection.proxy.server import RecordingProxy, run_proxy
 from rl_pipeline.contracts import validate_trajectory
 from rl_pipeline.embedded.nats_server import NatsServer
+from rl_pipeline.redaction.passage import encoded
+from rl_pipeline.redaction.placeholders import placeholder
+from rl_pipeline.redaction.policy import RedactionKey
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline_tests.collection.recordings import SECRET, OpenOutbox, arrived, sent_by
 from rl_pipeline_tests.collection.stub_model import StubModel, called, event, running_stub, said
@@ -340,11 +343,13 @@ def test_what_cannot_be_read_is_no_answer(body: bytes) -> None:
         assert answer is None or not answer.message.get("content")
 
 
-def test_a_proxy_that_is_killed_leaves_its_sessions_to_the_next(
+def test_a_proxy_that_is_killed_leaves_its_sessions_to_the_next_redacted_under_the_agents_key(
     stub: StubModel, outbox_directory: Path, open_outbox: OpenOutbox, stream: JetStream, nats_server: NatsServer
 ) -> None:
     stub.answers = [said("One."), CALLING]
-    environment = os.environ | {"NATS_URL": nats_server.url, "RL_PIPELINE_HOME": str(outbox_directory.parent)}
+    key, asked = "v1:a-key-of-the-edge-that-protects-nothing", {"role": "user", "content": f"Is it {SECRET}?"}
+    settings = {"NATS_URL": nats_server.url, "RL_PIPELINE_HOME": str(outbox_directory.parent)}
+    environment = os.environ | settings | {"EDGE_REDACTION_KEY": key}
     program = "from rl_pipeline.cli import main; main()"
     options = [stub.url, "--port", "0", "--outbox", str(outbox_directory)]
     command = [sys.executable, "-c", program, "record-proxy", *options]
@@ -354,14 +359,16 @@ def test_a_proxy_that_is_killed_leaves_its_sessions_to_the_next(
             listening = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
             assert listening
             asking = Caller(listening[0])
-            asking.ask(USER, session="s")
-            asking.ask(USER, {"role": "assistant", "content": "One."}, USER, session="s")
+            asking.ask(asked, session="s")
+            asking.ask(asked, {"role": "assistant", "content": "One."}, USER, session="s")
             journal = wait_until(lambda: [*outbox_directory.glob("*.jsonl")], "the journal")[0]
             wait_until(lambda: b'"One."' in journal.read_bytes(), "the first turn on the disk")
         finally:
             process.send_signal(signal.SIGKILL)
     [sent] = sent_by(open_outbox(nats_server.url), stream)
     validate_trajectory(sent)
+    kept = placeholder(RedactionKey.parse(key), "API_KEY", encoded(SECRET))
+    assert sent["task_context"]["instructions"] == f"Is it {kept}?"
     assert sent["start_timestamp"] <= sent["turns"][0]["timestamp"] <= sent["end_timestamp"]
     assert sent["task_context"]["task_status"] == "abandoned"
     assert [turn["action"]["raw_response"] for turn in sent["turns"]] == ["One."]
