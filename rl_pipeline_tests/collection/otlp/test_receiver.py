@@ -22,11 +22,12 @@ from rl_pipeline.collection import Outbox
 from rl_pipeline.collection.formats import Importer
 from rl_pipeline.collection.formats.format import Origin
 from rl_pipeline.collection.formats.otlp import OtlpTraces
+from rl_pipeline.collection.formats.otlp_values import listed_attributes
 from rl_pipeline.collection.otlp import OtlpReceiver, ReceiverLimits, serving
 from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline_tests.collection.formats import otlp_records
-from rl_pipeline_tests.collection.recordings import OpenOutbox, arrived
+from rl_pipeline_tests.collection.recordings import SECRET, OpenOutbox, arrived
 from rl_pipeline_tests.waiting import wait_until
 
 JSON = {"Content-Type": "application/json"}
@@ -134,7 +135,9 @@ def test_a_killed_process_leaves_at_most_half_a_line_which_goes(
     wait_until(lambda: arrived(stream))
 
 
-def test_spans_that_cannot_be_used_are_counted_and_kept(open_receiver: OpenReceiver, tmp_path: Path) -> None:
+def test_spans_that_cannot_be_used_are_counted_and_kept_if_they_tell_a_call(
+    open_receiver: OpenReceiver, tmp_path: Path
+) -> None:
     good = spans_of(otlp_records.OTLP_TEXT)[1]
     bad = [{**good, "traceId": "W47/95gDgQPSabYzgT/GDA=="}, {**good, "spanId": 7}, "span"]
     with serving(open_receiver(NEVER), 0) as port:
@@ -144,24 +147,45 @@ def test_spans_that_cannot_be_used_are_counted_and_kept(open_receiver: OpenRecei
     assert status == 200
     assert told["partialSuccess"]["rejectedSpans"] == "3"
     assert "traceId" in told["partialSuccess"]["errorMessage"]
-    assert [one["reason"] for one in refused(tmp_path)] == ["unusable_span"] * 3
+    assert [one["reason"] for one in refused(tmp_path)] == ["unusable_span"] * 2, "a text tells none"
     assert len(waiting(tmp_path)) == 1
 
 
-def test_a_trace_without_a_call_to_a_model_is_kept_with_its_reason_and_can_be_mended(
+def test_nothing_is_kept_of_a_trace_without_a_call_to_a_model(
+    open_receiver: OpenReceiver, outbox: Outbox, tmp_path: Path
+) -> None:
+    receiver = open_receiver()
+    request = otlp_records.otlp_request(otlp_records.otlp_span(1, "GET /", {"url.query": f"key={SECRET}"}))
+    receiver.take(request)
+    wait_until(lambda: not waiting(tmp_path))
+    assert outbox.counts.empty == 1
+    assert receiver.take(request).spans == 1, "it is late now, and no more of a call to a model"
+    assert refused(tmp_path) == []
+
+
+def test_what_is_refused_is_kept_without_its_secrets_and_can_be_mended(
     open_receiver: OpenReceiver, stream: JetStream, tmp_path: Path
 ) -> None:
-    open_receiver().take(otlp_records.otlp_request(otlp_records.otlp_span(1, "GET /", {"http.method": "GET"})))
-    wait_until(lambda: refused(tmp_path))
-    [line] = refused(tmp_path)
-    assert (line["format"], line["reason"]) == ("otlp", "not_of_format")
-    assert "nothing in it that an agent wrote" in line["detail"]
-    mended = tmp_path / "mended.jsonl"
-    line["record"].append(otlp_records.otlp_request(spans_of(otlp_records.OTLP_TEXT)[1]))
-    mended.write_text(json.dumps(line))
+    receiver = open_receiver()
+    receiver.take(otlp_records.OTLP_TEXT)
+    wait_until(lambda: arrived(stream))
+    call = spans_of(otlp_records.OTLP_FLAT)[1]
+    told = listed_attributes({"db.password": "Zq91xHunter2", "gen_ai.prompt.0.content": f"Use {SECRET}."})
+    receiver.take(otlp_records.otlp_request({**call, "attributes": [*call["attributes"], *told]}))
+    receiver.take(otlp_records.otlp_request({**call, SECRET: "a secret as a name"}))
+    file = tmp_path / "otlp" / "refused.jsonl"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert not {text for text in (SECRET, "Zq91xHunter2") if text in file.read_text()}
+    assert ["record" in line for line in refused(tmp_path)] == [True, False]
     again: list[Any] = []
-    assert len(list(Importer(refuse=again.append).trajectories([mended]))) == 1
-    assert again == []
+    [imported, *_] = Importer(refuse=again.append).trajectories([file])
+    assert imported.trajectory.turns[0].action.tool_name == "rain"
+
+
+def test_what_waits_is_its_owners_alone(open_receiver: OpenReceiver, tmp_path: Path) -> None:
+    open_receiver(NEVER).take(otlp_records.OTLP_TEXT)
+    [file] = waiting(tmp_path)
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
 def test_what_comes_after_its_trace_was_complete_is_kept_and_said(
@@ -170,9 +194,9 @@ def test_what_comes_after_its_trace_was_complete_is_kept_and_said(
     receiver = open_receiver()
     receiver.take(otlp_records.OTLP_TEXT)
     wait_until(lambda: arrived(stream))
-    rejected = receiver.take(otlp_records.otlp_request(spans_of(otlp_records.OTLP_TEXT)[3]))
-    assert rejected.spans == 1
-    assert [one["reason"] for one in refused(tmp_path)] == ["unusable_span"]
+    rejected = receiver.take(otlp_records.otlp_request(*spans_of(otlp_records.OTLP_TEXT)[2:]))
+    assert rejected.spans == 2
+    assert [one["reason"] for one in refused(tmp_path)] == ["unusable_span"], "a tool's span alone is of no use"
     assert len(arrived(stream)) == 1
 
 
