@@ -18,11 +18,18 @@ def install_plugin(
     *,
     nats_url: Annotated[str | None, typer.Option(help="Where trajectories go, as Agent Zero sees it.")] = None,
     gateway_url: Annotated[str | None, typer.Option(help="The gateway that says which model is in service.")] = None,
+    trajectory_storage_path: Annotated[
+        str | None, typer.Option(help="The pipeline's store, for trajectories of more than 512 KB.")
+    ] = None,
 ) -> None:
     """Put the plugin into an Agent Zero, or bring it up to date; settings that are there stay."""
     from rl_pipeline.collection.agent_zero.installing import install
 
-    given = {"nats_url": nats_url, "gateway_url": gateway_url}
+    given = {
+        "nats_url": nats_url,
+        "gateway_url": gateway_url,
+        "trajectory_storage_path": trajectory_storage_path,
+    }
     plugin = install(directory, {name: value for name, value in given.items() if value is not None})
     typer.echo(f"the plugin is in {plugin}: restart Agent Zero")
 

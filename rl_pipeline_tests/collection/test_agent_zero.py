@@ -34,6 +34,7 @@ from rl_pipeline.collection.agent_zero.recording import AgentZeroRecording
 from rl_pipeline.contracts import validate_trajectory
 from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.errors import PipelineError
+from rl_pipeline.stores.disk import DiskObjects
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline_tests.collection.recordings import NOWHERE, arrived
 from rl_pipeline_tests.waiting import wait_until
@@ -147,6 +148,16 @@ def test_a_task_becomes_a_trajectory_turn_by_turn(
     assert answered["observation"]["type"] == "system_message"
     assert json.loads(answered["action"]["raw_response"])["tool_args"] == {"text": "There are 3 files."}
     assert "Hello" not in json.dumps(sent), "the greeting of a new chat is nobody's answer"
+
+
+def test_a_task_of_600_kb_goes_to_the_store_that_the_settings_name(
+    open_host: OpenHost, stream: JetStream, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    host = open_host(nats_server.url, trajectory_storage_path=str(tmp_path / "storage"))
+    host.chat(request("code", code="ls " * 200_000), request("response", text="Done.")).communicate("Go.").result()
+    [sent] = host.sent(stream)
+    whole = json.loads(DiskObjects(tmp_path / "storage" / "raw").get(sent["claim_check"]["key"]))
+    assert len(whole["turns"][0]["action"]["tool_args"]["code"]) == 600_000
 
 
 def test_a_secret_is_never_recorded_although_the_tool_was_given_it(
