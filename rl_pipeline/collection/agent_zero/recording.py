@@ -38,7 +38,8 @@ class _Work:
 
     trajectory: OpenTrajectory
     turn: OpenTurn
-    model_version: str | None
+    called: float | None = None
+    """When the model was last called, by the clock of `CurrentModel`."""
     is_answered: bool = False
     """Whether the model has spoken in the turn; what came of it is then still open."""
     is_calling: bool = False
@@ -82,6 +83,7 @@ class AgentZeroRecording:
 
     def user_said(self, agent: Any, data: Any) -> None:
         """A task, or a word in between."""
+        self._model.refresh()
         content = _content(data)
         if content is None:
             return
@@ -102,11 +104,13 @@ class AgentZeroRecording:
 
     def model_chosen(self, agent: Any, data: Any) -> None:
         """What Agent Zero calls the model that is about to answer."""
+        self._model.refresh()
         name = getattr(data.get("result"), "model_name", None)
         with self._lock:
-            work = self._work_of(agent)
-            if work and isinstance(name, str) and name:
-                work.trajectory.add_metadata(model=name)
+            if work := self._work_of(agent):
+                work.called = self._model.now()
+                if isinstance(name, str) and name:
+                    work.trajectory.add_metadata(model=name)
 
     def agent_said(self, agent: Any, data: Any) -> None:
         """The model's answer: thoughts and one tool."""
@@ -118,7 +122,7 @@ class AgentZeroRecording:
             self._keep(work)
             answer = text_of(content)
             request = tool_request(answer)
-            work.turn.answer(answer, model_version=work.model_version)
+            work.turn.answer(answer, model_version=self._model.version(work.called))
             work.turn.think(*request.thoughts)
             work.is_answered = True
             if request.tool_name and request.tool_name != "response":
@@ -197,10 +201,8 @@ class AgentZeroRecording:
         parent = self._work_of(superior) if superior else None
         profile = getattr(agent.config, "profile", None) or None
         name = getattr(getattr(agent.config, "chat_model", None), "name", None)
-        version = self._model.version()
         metadata = {
-            "model": name or version or "unknown",
-            "model_version": version,
+            "model": name or self._model.version() or "unknown",
             "framework": "agent-zero",
             "profile": profile,
             "parent_trajectory_id": parent.trajectory.trajectory_id if parent else None,
@@ -215,8 +217,7 @@ class AgentZeroRecording:
         if superior and profile in _PROFILES:
             begin["subordinate_profile"] = profile
         trajectory = OpenTrajectory(self.outbox, begin, opt_out=False)
-        task.work = _Work(trajectory, self._new_turn(task.seen), version)
-        self._model.refresh()
+        task.work = _Work(trajectory, self._new_turn(task.seen))
 
     def _new_turn(self, seen: dict[str, Any]) -> OpenTurn:
         return OpenTurn(seen, lambda: datetime.now(UTC), self.outbox.counting)
@@ -235,8 +236,6 @@ class AgentZeroRecording:
 
     def _finish(self, work: _Work, error: BaseException | None) -> None:
         self._keep(work, error=type(error).__name__ if error else None)
-        if work.model_version is None and (version := self._model.version()):
-            work.trajectory.add_metadata(model_version=version)
         # Agent Zero reports what stopped the agent as an error that has been dealt with.
         cause = next((given for given in getattr(error, "args", ()) if isinstance(given, CancelledError)), error)
         work.trajectory.finish(cause)
