@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-agent_zero = typer.Typer(no_args_is_help=True, help="Agent Zero 1.x: recording, ratings, the rl-trainer profile.")
+agent_zero = typer.Typer(no_args_is_help=True, help="Agent Zero: recording, ratings, the rl-trainer profile.")
 
 
 @agent_zero.command("install")
@@ -22,7 +22,7 @@ def install_plugin(
         str | None, typer.Option(help="The pipeline's store, for trajectories of more than 512 KB.")
     ] = None,
 ) -> None:
-    """Put the plugin into an Agent Zero, or bring it up to date; settings that are there stay."""
+    """Put the plugin into an Agent Zero 1.x, or extensions into a 0.9.x, or bring them up to date; settings stay."""
     from rl_pipeline.collection.agent_zero.installing import install
 
     given = {
@@ -31,7 +31,7 @@ def install_plugin(
         "trajectory_storage_path": trajectory_storage_path,
     }
     plugin = install(directory, {name: value for name, value in given.items() if value is not None})
-    typer.echo(f"the plugin is in {plugin}: restart Agent Zero")
+    typer.echo(f"it is in {plugin}: restart Agent Zero")
 
 
 def record_proxy(

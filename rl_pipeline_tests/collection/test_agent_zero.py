@@ -436,9 +436,9 @@ def test_the_install_command_writes_the_layout_and_keeps_settings(tmp_path: Path
     assert not list(plugin.rglob("*.txt"))
 
 
-def test_nothing_is_written_where_no_agent_zero_of_version_1_is(tmp_path: Path) -> None:
+def test_nothing_is_written_where_no_agent_zero_is(tmp_path: Path) -> None:
     (tmp_path / "agent.py").touch()
-    with pytest.raises(PipelineError, match=r"no Agent Zero 1\.x is there"):
+    with pytest.raises(PipelineError, match=r"no Agent Zero 0\.9\.x or 1\.x is there"):
         install(tmp_path, {})
     assert not (tmp_path / "usr").exists()
 

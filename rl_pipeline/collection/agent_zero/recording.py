@@ -93,6 +93,11 @@ class AgentZeroRecording:
                 self._keep(work, error=_INTERRUPTED)
             self._see(agent, observation(said, "user_message"), text_of(said))
 
+    def task_given(self, agent: Any, data: Any) -> None:
+        """As `user_said`, of a user who is known not to interrupt: what the agent was at has been stopped."""
+        self._abandon(lambda task: task.agent is agent and task.work is not None)
+        self.user_said(agent, data)
+
     def monologue_began(self, agent: Any, _data: Any) -> None:
         """From here on the agent works."""
         with self._lock:
@@ -158,6 +163,13 @@ class AgentZeroRecording:
             task = self._tasks.pop(id(agent), None)
             if task is not None and task.work is not None:
                 self._finish(task.work, data.get("exception"))
+
+    def monologue_left(self, agent: Any, data: Any) -> None:
+        """As `monologue_ended`, where that is also said of a monologue that begins over; it has no answer then."""
+        with self._lock:
+            work = self._work_of(agent)
+            if data.get("exception") is not None or (work and work.is_answered):
+                self.monologue_ended(agent, data)
 
     def context_killed(self, _agent: Any, data: Any) -> None:
         """The user stopped, reset or nudged a chat: its monologues never come to their end."""
