@@ -40,7 +40,8 @@ def tell(point: str, agent: Any, given: Mapping[str, Any], agent_zero: Path) -> 
         config: Mapping[str, Any] | None = json.loads(file.read_text()) if file.exists() else None
         return config
 
-    event, data = POINTS[point], {"exception": sys.exc_info()[1]}  # what ends a monologue is being raised meanwhile
+    event = POINTS[point]
+    data: dict[str, Any] = {"exception": sys.exc_info()[1]}  # what ends a monologue is being raised meanwhile
     if point == "hist_add_before":
         content = given["content_data"]["content"]
         event, data = _event_of(content, is_answer=bool(given.get("ai"))), {"result": SimpleNamespace(content=content)}
