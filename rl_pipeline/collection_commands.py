@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-agent_zero = typer.Typer(no_args_is_help=True, help="Agent Zero 1.x: recording, ratings, the rl-trainer profile.")
+agent_zero = typer.Typer(no_args_is_help=True, help="Agent Zero: recording, ratings, the rl-trainer profile.")
 
 
 @agent_zero.command("install")
@@ -18,13 +18,20 @@ def install_plugin(
     *,
     nats_url: Annotated[str | None, typer.Option(help="Where trajectories go, as Agent Zero sees it.")] = None,
     gateway_url: Annotated[str | None, typer.Option(help="The gateway that says which model is in service.")] = None,
+    trajectory_storage_path: Annotated[
+        str | None, typer.Option(help="The pipeline's store, for trajectories of more than 512 KB.")
+    ] = None,
 ) -> None:
-    """Put the plugin into an Agent Zero, or bring it up to date; settings that are there stay."""
+    """Put the plugin into an Agent Zero 1.x, or extensions into a 0.9.x, or bring them up to date; settings stay."""
     from rl_pipeline.collection.agent_zero.installing import install
 
-    given = {"nats_url": nats_url, "gateway_url": gateway_url}
+    given = {
+        "nats_url": nats_url,
+        "gateway_url": gateway_url,
+        "trajectory_storage_path": trajectory_storage_path,
+    }
     plugin = install(directory, {name: value for name, value in given.items() if value is not None})
-    typer.echo(f"the plugin is in {plugin}: restart Agent Zero")
+    typer.echo(f"it is in {plugin}: restart Agent Zero")
 
 
 def record_proxy(
@@ -41,7 +48,7 @@ def record_proxy(
     from rl_pipeline.collection.proxy.recorder import ProxyRecorder
     from rl_pipeline.collection.proxy.server import RecordingProxy, run_proxy
     from rl_pipeline.errors import PipelineError
-    from rl_pipeline.opening import current_settings, open_raw_objects
+    from rl_pipeline.opening import current_settings, edge_policy, open_raw_objects
 
     if not upstream.startswith(("http://", "https://")):
         raise PipelineError("the upstream's address must begin with http:// or https://")
@@ -53,6 +60,7 @@ def record_proxy(
         user=settings.nats_user,
         password=settings.nats_password.get_secret_value() if settings.nats_password else None,
         credentials_file=settings.nats_credentials_file,
+        redaction=edge_policy(settings),
         open_objects=lambda: open_raw_objects(settings),
     )
     recorder = ProxyRecorder(box, agent_id, idle_seconds)

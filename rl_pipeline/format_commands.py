@@ -111,7 +111,7 @@ def otlp_receiver(
     settle: Annotated[float, typer.Option(min=0.0, help="Seconds without a span once a trace's root has come.")] = 5.0,
     idle: Annotated[float, typer.Option(min=0.0, help="Seconds without a span where no root comes.")] = 300.0,
 ) -> None:
-    """Take spans of agents by OTLP's HTTP (JSON, POST /v1/traces), and publish their traces as trajectories."""
+    """Take spans by OTLP's HTTP (JSON or protobuf, POST /v1/traces), and publish their traces as trajectories."""
     from rl_pipeline.collection import Outbox
     from rl_pipeline.collection.otlp import OtlpReceiver, ReceiverLimits, serving
     from rl_pipeline.opening import current_settings, edge_policy, open_raw_objects

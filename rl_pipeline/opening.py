@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 
+from rl_pipeline.collection.raw_objects import raw_objects as raw_trajectories
 from rl_pipeline.embedded.record import find_running_stack, settings_of_running_stack
 from rl_pipeline.redaction.policy import RedactionKey, RedactionPolicy
 from rl_pipeline.redaction.policy_file import read_keys, read_policy
@@ -63,7 +64,7 @@ def open_warehouse(settings: Settings) -> "ClickHouseWarehouse":
 
 def raw_objects(settings: Settings) -> ObjectsAddress:
     """Where the trajectories lie that are too large for a message."""
-    return ObjectsAddress(settings.trajectory_storage_path, settings.s3_endpoint_url).below("raw")
+    return raw_trajectories(settings.trajectory_storage_path, settings.s3_endpoint_url)
 
 
 def archive_objects(settings: Settings) -> ObjectsAddress:

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -18,10 +19,17 @@ def rows() -> list[list[str]]:
 
 @cache
 def names_of_tests(path: Path) -> frozenset[str]:
-    tree = ast.parse(path.read_text())
-    return frozenset(
-        node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
-    )
+    """The tests of a file as pytest names them: those of a class with their class, and the class itself."""
+    return frozenset(_named(ast.parse(path.read_text()).body, ""))
+
+
+def _named(body: list[ast.stmt], above: str) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            yield above + node.name
+        elif isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
+            yield above + node.name
+            yield from _named(node.body, f"{above}{node.name}::")
 
 
 def wrong_references(cell: str) -> list[str]:
@@ -53,4 +61,15 @@ def test_a_row_that_names_a_test_that_does_not_exist_is_noticed() -> None:
     assert wrong_references(f"`{here}::test_that_is_not_there`, `no/such/file.py`, `{here}`") == [
         f"{here}::test_that_is_not_there",
         "no/such/file.py",
+    ]
+
+
+def test_a_test_of_a_class_is_named_with_its_class() -> None:
+    file = "rl_pipeline_tests/collection/massgen/test_rl_integration.py"
+    test = "test_six_kinds_of_spans_are_kept_as_the_documentation_has_them"
+    assert wrong_references(
+        f"`{file}::{test}`, `{file}::TestRLAgent::{test}`, `{file}::TestTraceCollector::{test}`"
+    ) == [
+        f"{file}::{test}",
+        f"{file}::TestRLAgent::{test}",
     ]

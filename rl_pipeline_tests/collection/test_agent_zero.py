@@ -18,6 +18,7 @@ import shutil
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -34,6 +35,7 @@ from rl_pipeline.collection.agent_zero.recording import AgentZeroRecording
 from rl_pipeline.contracts import validate_trajectory
 from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.errors import PipelineError
+from rl_pipeline.stores.disk import DiskObjects
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline_tests.collection.recordings import NOWHERE, arrived
 from rl_pipeline_tests.waiting import wait_until
@@ -147,6 +149,16 @@ def test_a_task_becomes_a_trajectory_turn_by_turn(
     assert answered["observation"]["type"] == "system_message"
     assert json.loads(answered["action"]["raw_response"])["tool_args"] == {"text": "There are 3 files."}
     assert "Hello" not in json.dumps(sent), "the greeting of a new chat is nobody's answer"
+
+
+def test_a_task_of_600_kb_goes_to_the_store_that_the_settings_name(
+    open_host: OpenHost, stream: JetStream, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    host = open_host(nats_server.url, trajectory_storage_path=str(tmp_path / "storage"))
+    host.chat(request("code", code="ls " * 200_000), request("response", text="Done.")).communicate("Go.").result()
+    [sent] = host.sent(stream)
+    whole = json.loads(DiskObjects(tmp_path / "storage" / "raw").get(sent["claim_check"]["key"]))
+    assert len(whole["turns"][0]["action"]["tool_args"]["code"]) == 600_000
 
 
 def test_a_secret_is_never_recorded_although_the_tool_was_given_it(
@@ -271,8 +283,55 @@ def test_the_model_in_service_is_read_from_the_gateway(
     models.append("agent-zero-rl-v2.4")
     both = CurrentModel(url)
     both.refresh()
-    wait_until(lambda: both._models, "the gateway's answer")
+    wait_until(lambda: both._answers, "the gateway's answer")
     assert both.version() is None, "while two share the traffic nobody here knows which one answers"
+
+
+def test_a_turn_has_the_model_that_was_in_service_when_it_was_called(
+    open_host: OpenHost, stream: JetStream, nats_server: NatsServer, gateway: tuple[str, list[str]]
+) -> None:
+    url, models = gateway
+    host = open_host(nats_server.url, gateway_url=url)
+    chat = host.chat()
+    [recording] = hooks._recordings
+    model, later = recording._model, [0.0]
+    model._clock = lambda: time.monotonic() + later[0]
+
+    def answer_after_a_switch(*answers: str) -> Callable[[Any], str]:
+        left = iter(answers)
+
+        def answer(_agent: Any) -> str:
+            wait_until(lambda: model.version() == models[0], "what the gateway says of now")
+            models[0] += "+"
+            later[0] += 31.0
+            return next(left)
+
+        return answer
+
+    chat.answers = answer_after_a_switch(
+        request("code", code="ls"), request("response", text="3."), request("response", text="Yes.")
+    )
+    for said in ("How many?", "Sure?"):
+        chat.communicate(said).result()
+    many, sure = host.sent(stream)
+    version = "agent-zero-rl-v2.3"
+    assert [turn["sampling"]["model_version"] for turn in many["turns"]] == [version, f"{version}+"]
+    assert "model_version" not in many["metadata"], "its turns do not agree"
+    assert sure["metadata"]["model_version"] == f"{version}++", "the one before is no longer in service"
+
+
+def test_an_answer_of_the_gateway_from_too_long_ago_is_none(gateway: tuple[str, list[str]]) -> None:
+    url, models = gateway
+    now = [0.0]
+    model = CurrentModel(url, clock=lambda: now[0])
+    model.refresh()
+    version = wait_until(model.version, "the gateway's answer")
+    now[0] = 31.0
+    assert (model.version(), model.version(at=30.0)) == (None, version)
+    models[0] = "agent-zero-rl-v2.4"
+    model.refresh()
+    wait_until(model.version, "the gateway's next answer")
+    assert model.version(at=30.0) == version, "what was called before the switch was answered by the one before"
 
 
 def test_a_gateway_that_is_away_holds_up_nothing(
@@ -377,9 +436,9 @@ def test_the_install_command_writes_the_layout_and_keeps_settings(tmp_path: Path
     assert not list(plugin.rglob("*.txt"))
 
 
-def test_nothing_is_written_where_no_agent_zero_of_version_1_is(tmp_path: Path) -> None:
+def test_nothing_is_written_where_no_agent_zero_is(tmp_path: Path) -> None:
     (tmp_path / "agent.py").touch()
-    with pytest.raises(PipelineError, match=r"no Agent Zero 1\.x is there"):
+    with pytest.raises(PipelineError, match=r"no Agent Zero 0\.9\.x or 1\.x is there"):
         install(tmp_path, {})
     assert not (tmp_path / "usr").exists()
 

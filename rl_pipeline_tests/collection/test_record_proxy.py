@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -19,10 +19,14 @@ import pytest
 
 from rl_pipeline.collection import Outbox
 from rl_pipeline.collection.proxy.answers import read_answer
+from rl_pipeline.collection.proxy.conversations import chains_of
 from rl_pipeline.collection.proxy.recorder import ProxyRecorder
 from rl_pipeline.collection.proxy.server import RecordingProxy, run_proxy
 from rl_pipeline.contracts import validate_trajectory
 from rl_pipeline.embedded.nats_server import NatsServer
+from rl_pipeline.redaction.passage import encoded
+from rl_pipeline.redaction.placeholders import placeholder
+from rl_pipeline.redaction.policy import RedactionKey
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline_tests.collection.recordings import SECRET, OpenOutbox, arrived, sent_by
 from rl_pipeline_tests.collection.stub_model import StubModel, called, event, running_stub, said
@@ -178,6 +182,46 @@ def test_conversations_that_begin_alike_stay_apart_and_names_hold_them_together(
     assert said_by == {("one", "one more"), ("two", "two more"), ("named", "named again")}
 
 
+def written_anew(message: dict[str, Any]) -> dict[str, Any]:
+    """As clients do that parse arguments, and sort them."""
+    calls = json.loads(json.dumps(message.get("tool_calls", [])))
+    for call in calls:
+        call["function"]["arguments"] = json.dumps(json.loads(call["function"]["arguments"]), sort_keys=True, indent=1)
+    return {**message, "tool_calls": calls}
+
+
+def stripped(message: dict[str, Any]) -> dict[str, Any]:
+    return {**message, "content": message["content"].strip()}
+
+
+def in_parts(message: dict[str, Any]) -> dict[str, Any]:
+    return {**message, "content": [{"type": "text", "text": message["content"], "cache_control": {}}]}
+
+
+@pytest.mark.parametrize("sends_back", [written_anew, stripped, in_parts])
+def test_a_client_that_writes_an_answer_otherwise_goes_on_with_its_session(
+    caller: Caller, stub: StubModel, stream: JetStream, sends_back: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
+    calling = {"tool_calls": [called("search", '{"q":"moons","at":"Mars"}', "call_1")]}
+    stub.answers = [said("\nLet me look. ", message=calling), said("Two.\n"), said("Yes.")]
+    looked, two = ({"role": "assistant", "content": text} for text in ("\nLet me look. ", "Two.\n"))
+    found = {"role": "tool", "tool_call_id": "call_1", "content": "two\n"}
+    history = [USER, sends_back(looked | calling), sends_back(found), sends_back(two), sends_back(USER)]
+    for length in (1, 3, 5):
+        caller.ask(*history[:length])
+    caller.end(completion_id="chatcmpl-Yes.")
+    [sent] = sent_by(caller.outbox, stream)
+    assert [turn["action"]["raw_response"] for turn in sent["turns"]] == ["\nLet me look. ", "Two.\n", "Yes."]
+    assert not any(turn.get("is_copied_context") for turn in sent["turns"])
+
+
+def test_conversations_about_other_pictures_or_other_arguments_stay_apart() -> None:
+    one, other = ({"type": "image_url", "image_url": {"url": f"https://example.org/{name}"}} for name in "ab")
+    pictures = [{"role": "user", "content": [{"type": "text", "text": "What is it?"}, part]} for part in (one, other)]
+    calls = [{"role": "assistant", "tool_calls": [called("f", text, "c")]} for text in ('{"a":1}', '{"a":2}', "{", "[")]
+    assert len({chains_of([message])[-1] for message in [*pictures, *calls]}) == 6
+
+
 def test_an_answer_from_elsewhere_is_context_and_not_an_answer(
     caller: Caller, stub: StubModel, stream: JetStream
 ) -> None:
@@ -299,11 +343,13 @@ def test_what_cannot_be_read_is_no_answer(body: bytes) -> None:
         assert answer is None or not answer.message.get("content")
 
 
-def test_a_proxy_that_is_killed_leaves_its_sessions_to_the_next(
+def test_a_proxy_that_is_killed_leaves_its_sessions_to_the_next_redacted_under_the_agents_key(
     stub: StubModel, outbox_directory: Path, open_outbox: OpenOutbox, stream: JetStream, nats_server: NatsServer
 ) -> None:
     stub.answers = [said("One."), CALLING]
-    environment = os.environ | {"NATS_URL": nats_server.url, "RL_PIPELINE_HOME": str(outbox_directory.parent)}
+    key, asked = "v1:a-key-of-the-edge-that-protects-nothing", {"role": "user", "content": f"Is it {SECRET}?"}
+    settings = {"NATS_URL": nats_server.url, "RL_PIPELINE_HOME": str(outbox_directory.parent)}
+    environment = os.environ | settings | {"EDGE_REDACTION_KEY": key}
     program = "from rl_pipeline.cli import main; main()"
     options = [stub.url, "--port", "0", "--outbox", str(outbox_directory)]
     command = [sys.executable, "-c", program, "record-proxy", *options]
@@ -313,14 +359,16 @@ def test_a_proxy_that_is_killed_leaves_its_sessions_to_the_next(
             listening = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
             assert listening
             asking = Caller(listening[0])
-            asking.ask(USER, session="s")
-            asking.ask(USER, {"role": "assistant", "content": "One."}, USER, session="s")
+            asking.ask(asked, session="s")
+            asking.ask(asked, {"role": "assistant", "content": "One."}, USER, session="s")
             journal = wait_until(lambda: [*outbox_directory.glob("*.jsonl")], "the journal")[0]
             wait_until(lambda: b'"One."' in journal.read_bytes(), "the first turn on the disk")
         finally:
             process.send_signal(signal.SIGKILL)
     [sent] = sent_by(open_outbox(nats_server.url), stream)
     validate_trajectory(sent)
+    kept = placeholder(RedactionKey.parse(key), "API_KEY", encoded(SECRET))
+    assert sent["task_context"]["instructions"] == f"Is it {kept}?"
     assert sent["start_timestamp"] <= sent["turns"][0]["timestamp"] <= sent["end_timestamp"]
     assert sent["task_context"]["task_status"] == "abandoned"
     assert [turn["action"]["raw_response"] for turn in sent["turns"]] == ["One."]

@@ -11,6 +11,7 @@ from rl_pipeline.collection.agent_zero.current_model import CurrentModel
 from rl_pipeline.collection.agent_zero.recording import AgentZeroRecording
 from rl_pipeline.collection.outbox import Outbox
 from rl_pipeline.collection.outbox.counts import Counting
+from rl_pipeline.collection.raw_objects import raw_objects
 from rl_pipeline.contracts import ContractError, Feedback
 from rl_pipeline.contracts.registry import validated
 
@@ -80,12 +81,14 @@ def _recording(read_config: ReadConfig) -> AgentZeroRecording:
 
 
 def _made(config: Mapping[str, Any]) -> AgentZeroRecording:
+    storage = config.get("trajectory_storage_path")
     outbox = Outbox(
         Path(config.get("outbox") or "usr/rl_pipeline_outbox"),
         config.get("nats_url") or "nats://nats:4222",
         user=config.get("nats_user") or None,
         password=config.get("nats_password") or None,
         credentials_file=config.get("nats_credentials_file") or None,
+        open_objects=raw_objects(storage, config.get("s3_endpoint_url") or None).open if storage else None,
         disk_seconds=0,
     )
     return AgentZeroRecording(

@@ -38,7 +38,8 @@ class _Work:
 
     trajectory: OpenTrajectory
     turn: OpenTurn
-    model_version: str | None
+    called: float | None = None
+    """When the model was last called, by the clock of `CurrentModel`."""
     is_answered: bool = False
     """Whether the model has spoken in the turn; what came of it is then still open."""
     is_calling: bool = False
@@ -82,6 +83,7 @@ class AgentZeroRecording:
 
     def user_said(self, agent: Any, data: Any) -> None:
         """A task, or a word in between."""
+        self._model.refresh()
         content = _content(data)
         if content is None:
             return
@@ -90,6 +92,11 @@ class AgentZeroRecording:
             if work := self._work_of(agent):
                 self._keep(work, error=_INTERRUPTED)
             self._see(agent, observation(said, "user_message"), text_of(said))
+
+    def task_given(self, agent: Any, data: Any) -> None:
+        """As `user_said`, of a user who is known not to interrupt: what the agent was at has been stopped."""
+        self._abandon(lambda task: task.agent is agent and task.work is not None)
+        self.user_said(agent, data)
 
     def monologue_began(self, agent: Any, _data: Any) -> None:
         """From here on the agent works."""
@@ -102,11 +109,13 @@ class AgentZeroRecording:
 
     def model_chosen(self, agent: Any, data: Any) -> None:
         """What Agent Zero calls the model that is about to answer."""
+        self._model.refresh()
         name = getattr(data.get("result"), "model_name", None)
         with self._lock:
-            work = self._work_of(agent)
-            if work and isinstance(name, str) and name:
-                work.trajectory.add_metadata(model=name)
+            if work := self._work_of(agent):
+                work.called = self._model.now()
+                if isinstance(name, str) and name:
+                    work.trajectory.add_metadata(model=name)
 
     def agent_said(self, agent: Any, data: Any) -> None:
         """The model's answer: thoughts and one tool."""
@@ -118,7 +127,7 @@ class AgentZeroRecording:
             self._keep(work)
             answer = text_of(content)
             request = tool_request(answer)
-            work.turn.answer(answer, model_version=work.model_version)
+            work.turn.answer(answer, model_version=self._model.version(work.called))
             work.turn.think(*request.thoughts)
             work.is_answered = True
             if request.tool_name and request.tool_name != "response":
@@ -154,6 +163,13 @@ class AgentZeroRecording:
             task = self._tasks.pop(id(agent), None)
             if task is not None and task.work is not None:
                 self._finish(task.work, data.get("exception"))
+
+    def monologue_left(self, agent: Any, data: Any) -> None:
+        """As `monologue_ended`, where that is also said of a monologue that begins over; it has no answer then."""
+        with self._lock:
+            work = self._work_of(agent)
+            if data.get("exception") is not None or (work and work.is_answered):
+                self.monologue_ended(agent, data)
 
     def context_killed(self, _agent: Any, data: Any) -> None:
         """The user stopped, reset or nudged a chat: its monologues never come to their end."""
@@ -197,10 +213,8 @@ class AgentZeroRecording:
         parent = self._work_of(superior) if superior else None
         profile = getattr(agent.config, "profile", None) or None
         name = getattr(getattr(agent.config, "chat_model", None), "name", None)
-        version = self._model.version()
         metadata = {
-            "model": name or version or "unknown",
-            "model_version": version,
+            "model": name or self._model.version() or "unknown",
             "framework": "agent-zero",
             "profile": profile,
             "parent_trajectory_id": parent.trajectory.trajectory_id if parent else None,
@@ -215,8 +229,7 @@ class AgentZeroRecording:
         if superior and profile in _PROFILES:
             begin["subordinate_profile"] = profile
         trajectory = OpenTrajectory(self.outbox, begin, opt_out=False)
-        task.work = _Work(trajectory, self._new_turn(task.seen), version)
-        self._model.refresh()
+        task.work = _Work(trajectory, self._new_turn(task.seen))
 
     def _new_turn(self, seen: dict[str, Any]) -> OpenTurn:
         return OpenTurn(seen, lambda: datetime.now(UTC), self.outbox.counting)
@@ -235,8 +248,6 @@ class AgentZeroRecording:
 
     def _finish(self, work: _Work, error: BaseException | None) -> None:
         self._keep(work, error=type(error).__name__ if error else None)
-        if work.model_version is None and (version := self._model.version()):
-            work.trajectory.add_metadata(model_version=version)
         # Agent Zero reports what stopped the agent as an error that has been dealt with.
         cause = next((given for given in getattr(error, "args", ()) if isinstance(given, CancelledError)), error)
         work.trajectory.finish(cause)

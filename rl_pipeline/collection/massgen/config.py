@@ -20,6 +20,9 @@ class StoreConfig:
     port: int = NATS_PORT
     disk_seconds: float = 5.0
     """How long the end of a chat waits at most until its trace is on the disk."""
+    trajectory_storage_path: str | None = None
+    """For `remote`: where the pipeline keeps trajectories; those of more than 512 KB are refused without it."""
+    s3_endpoint_url: str | None = None
     outbox: Outbox | None = None
     """For `remote`: the outbox of a program that has one already, such as one with credentials."""
 

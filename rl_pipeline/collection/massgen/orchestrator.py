@@ -36,6 +36,8 @@ class CoordinationRecording:
         self._winner: str | None = None
         self._answer = ""
         self._answers: dict[str, str] = {}
+        self._restarts: list[tuple[str, list[str]]] = []
+        """What happened, and the answers that stood then."""
         self._error: str | None = None
 
     @property
@@ -69,6 +71,9 @@ class CoordinationRecording:
                 agent, restarted = str(arguments["triggering_agent"]), list(arguments["agents_restarted"])
                 for one in restarted:
                     self._votes.pop(one, None)  # they vote again, on what is new
+                self._restarts.append(
+                    (f"{agent} had {', '.join(map(str, restarted))} begin again", [*self._answers.values()])
+                )
                 self._act(tracker, agent, "restart", {"triggered_by": agent, "agents": restarted})
             case "set_final_agent":
                 self._winner = agent
@@ -77,7 +82,7 @@ class CoordinationRecording:
 
     @harmless
     def reward(self, rewards: RewardComputer, tokens: int) -> None:
-        """What the coordination and the votes that counted were worth."""
+        """What the coordination, the votes that counted and beginning again were worth."""
         answer = self._answer or self._answers.get(self._winner or "", "")
         quality = rewards.compute_answer_quality_reward(answer)
         worth = rewards.compute_coordination_reward(self._rounds, quality, tokens, self.has_consensus)
@@ -88,6 +93,11 @@ class CoordinationRecording:
             if self._winner:
                 right = rewards.compute_voting_reward(target, self._winner)
                 self._collector.emit_reward_span(self._trace_id, right, "voting", f"{voter} voted for {target}")
+        for what, standing in self._restarts if answer else ():
+            before = max(map(rewards.compute_answer_quality_reward, standing), default=0.0)
+            gained = rewards.compute_restart_decision_reward(True, before, quality)
+            reason = f"{what}: quality {quality:.2f} after {before:.2f}"
+            self._collector.emit_reward_span(self._trace_id, gained, "restart", reason)
 
     @property
     def has_consensus(self) -> bool:

@@ -60,7 +60,7 @@ class RewardSpan(Span):
 
     reward: float = 0.0
     reward_type: str = ""
-    """`tool`, `answer_quality`, `coordination` or `voting`."""
+    """`tool`, `answer_quality`, `coordination`, `voting` or `restart`."""
     reason: str | None = None
 
 

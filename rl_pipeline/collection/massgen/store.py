@@ -14,10 +14,11 @@ from rl_pipeline.collection.massgen.remote import RemoteTraces
 from rl_pipeline.collection.massgen.spans import Span, Trace
 from rl_pipeline.collection.outbox import Outbox
 from rl_pipeline.collection.outbox.counts import Counting
+from rl_pipeline.collection.raw_objects import raw_objects
 from rl_pipeline.contracts import Feedback
 from rl_pipeline.errors import PipelineError
 
-_outboxes: WeakValueDictionary[tuple[Path, str], Outbox] = WeakValueDictionary()
+_outboxes: WeakValueDictionary[tuple[Path, str, str | None], Outbox] = WeakValueDictionary()
 _opening = threading.Lock()
 
 
@@ -121,10 +122,12 @@ class LightningStore:
 
 
 def _shared_outbox(config: StoreConfig) -> Outbox:
-    """One for all agents of a process that send from the same directory to the same server."""
+    """One for all agents of a process that send from the same directory to the same server and store."""
     directory, url = Path(config.path).absolute() / "outbox", f"nats://{config.host}:{config.port}"
+    storage = config.trajectory_storage_path
     with _opening:
-        outbox = _outboxes.get((directory, url))
+        outbox = _outboxes.get((directory, url, storage))
         if outbox is None:
-            outbox = _outboxes[directory, url] = Outbox(directory, url)
+            open_objects = raw_objects(storage, config.s3_endpoint_url).open if storage else None
+            outbox = _outboxes[directory, url, storage] = Outbox(directory, url, open_objects=open_objects)
         return outbox

@@ -2,8 +2,9 @@
 
 A trace is complete when its root has come and for some seconds nothing more, or when nothing has come for long. What a
 request brought is on the disk before it is answered: a process that is killed loses none of it, and the next one goes
-on. Spans that cannot be used, and traces that tell no call to a model, are kept with the reason in `refused.jsonl`,
-which `rl-pipeline import` takes.
+on. While it waits it is as it came, because only the whole trace tells what is a secret: such files are their owner's
+alone. Of what cannot be used, whatever tells a call to a model is kept, redacted and with the reason, in
+`refused.jsonl`, which `rl-pipeline import` takes; the rest could never be a trajectory, and goes.
 """
 
 import contextlib
@@ -22,11 +23,12 @@ from typing import Any
 from rl_pipeline.collection.formats.format import NotOfFormat, Origin
 from rl_pipeline.collection.formats.importing import UNEXPECTED
 from rl_pipeline.collection.formats.otlp import NAME, OtlpTraces
-from rl_pipeline.collection.formats.otlp_spans import located_spans, request_of, trace_of
+from rl_pipeline.collection.formats.otlp_spans import call_of, flattened, located_spans, request_of, trace_of
 from rl_pipeline.collection.formats.refusals import FILE_NAME, Refusal
 from rl_pipeline.collection.formats.values import JsonObject, as_object, as_text
 from rl_pipeline.collection.outbox import Outbox
 from rl_pipeline.contracts import CLAIMED_LIMITS, ContractError, serialize, validate_trajectory
+from rl_pipeline.redaction.redactor import SensitiveKey
 
 _TRACE_ID, _SPAN_ID = re.compile("[0-9a-f]{32}"), re.compile("[0-9a-f]{16}")
 _SUFFIX = ".trace.jsonl"
@@ -50,7 +52,7 @@ class ReceiverLimits:
     """Of the refused, the newest are kept: so much, and as much again."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Rejected:
     """How many spans of a request were not taken, and why the last of them was not."""
 
@@ -79,6 +81,7 @@ class OtlpReceiver:
         self._directory = directory.absolute()
         self.limits = limits or ReceiverLimits()
         self._lock = threading.Lock()
+        self._refusing = threading.Lock()
         self._done: OrderedDict[str, None] = OrderedDict()
         self._stopping = threading.Event()
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -90,55 +93,59 @@ class OtlpReceiver:
         """Keep the spans of a request. Raises `NotOfFormat` and `NoRoomForSpans`; an `OSError` is for later, too."""
         if not OtlpTraces().fits(request):
             raise NotOfFormat("a request has `resourceSpans`: send OTLP's JSON")
-        rejected = Rejected()
         usable: list[tuple[JsonObject, Any]] = []
+        unusable: list[tuple[JsonObject, Any, str]] = []
         for place, span in located_spans(request):
-            reason = _fault(span)
-            if reason:
-                self._reject(rejected, place, span, reason)
+            if reason := _fault(span):
+                unusable.append((place, span, reason))
             else:
                 usable.append((place, span))
         with self._lock:
             if sum(trace.size for trace in self._traces.values()) > self.limits.max_waiting_bytes:
                 raise NoRoomForSpans
             for trace_id, part in OtlpTraces().groups(request_of(usable)):
-                self._keep(trace_id, part, rejected)
-        return rejected
+                if reason := self._keep(trace_id, part):
+                    unusable += [(place, span, reason) for place, span in located_spans(part)]
+        for place, span, reason in unusable:
+            self._refuse([request_of([(place, span)])], "unusable_span", reason)
+        return Rejected(len(unusable), unusable[-1][2]) if unusable else Rejected()
 
     def close(self) -> None:
         """End. Traces that are not complete wait for the next process."""
         self._stopping.set()
         self._thread.join(30)
 
-    def _keep(self, trace_id: str, part: JsonObject, rejected: Rejected) -> None:
+    def _keep(self, trace_id: str, part: JsonObject) -> str | None:
+        """Keep spans of one trace, or say why not."""
         line = json.dumps(part, ensure_ascii=True).encode() + b"\n"
         trace = self._traces.get(trace_id)
-        spans = list(located_spans(part))
-        late, large = trace_id in self._done, (trace.size if trace else 0) + len(line) > self.limits.max_trace_bytes
-        if late or large:
-            reason = "its trace was complete already" if late else "its trace has too many spans"
-            for place, span in spans:
-                self._reject(rejected, place, span, f"{reason}: import it by itself, if it matters")
-            return
+        if trace_id in self._done:
+            return "its trace was complete already: import it by itself, if it matters"
+        if (trace.size if trace else 0) + len(line) > self.limits.max_trace_bytes:
+            return "its trace has too many spans: import it by itself, if it matters"
         if trace is None:
             trace = self._traces[trace_id] = _Trace(self._directory / f"{trace_id}{_SUFFIX}", 0, 0.0, has_root=False)
         _append(trace.path, line)
         trace.size += len(line)
         trace.latest = time.monotonic()
-        trace.has_root = trace.has_root or any(_is_root(span) for _, span in spans)
+        trace.has_root = trace.has_root or any(_is_root(span) for _, span in located_spans(part))
+        return None
 
-    def _reject(self, rejected: Rejected, place: JsonObject, span: Any, reason: str) -> None:
-        rejected.spans += 1
-        rejected.reason = reason
-        self._refuse(request_of([(place, span)]), "unusable_span", reason)
-
-    def _refuse(self, record: Any, code: str, detail: str) -> None:
-        refusal = Refusal(Origin("otlp receiver", datetime.now(UTC)), NAME, code, detail, record)
+    def _refuse(self, requests: list[JsonObject], code: str, detail: str) -> None:
+        """Keep what was refused, if it can ever be a trajectory: what tells no call to a model cannot."""
+        if not _tell_a_call(requests):
+            return
+        origin, redactor = Origin("otlp receiver", datetime.now(UTC)), self._outbox.redactor()
+        try:
+            refusal = Refusal(origin, NAME, code, detail, redactor.redact(requests).tree)
+        except SensitiveKey:
+            refusal = Refusal(origin, NAME, code, detail, text=redactor.redact_text(json.dumps(requests)).text)
+        line = json.dumps(refusal.line(), ensure_ascii=True).encode() + b"\n"
         file = self._directory / FILE_NAME
-        with contextlib.suppress(OSError):
+        with self._refusing, contextlib.suppress(OSError):
             if file.exists() and file.stat().st_size > self.limits.max_refused_bytes:
                 file.replace(file.with_name(f"earlier-{FILE_NAME}"))
-            _append(file, json.dumps(refusal.line(), ensure_ascii=True).encode() + b"\n")
+            _append(file, line)
 
     def _run(self) -> None:
         while not self._stopping.wait(_LOOK_SECONDS):
@@ -170,6 +177,7 @@ class OtlpReceiver:
             (tree,) = OtlpTraces().read(requests, Origin("otlp receiver", datetime.now(UTC)))
             whole = json.loads(serialize(validate_trajectory(tree, limits=CLAIMED_LIMITS)))
         except NotOfFormat as error:
+            self._outbox.counting.add("empty", "a trace cannot be a trajectory")
             self._refuse(requests, "not_of_format", str(error))
         except ContractError as error:
             self._refuse(requests, error.limit, str(error))
@@ -203,6 +211,15 @@ def _fault(span: Any) -> str | None:
     if not _SPAN_ID.fullmatch(as_text(as_object(span).get("spanId")).lower()):
         return "its spanId has not 16 hexadecimal digits"
     return None
+
+
+def _tell_a_call(requests: list[JsonObject]) -> bool:
+    """Whether there is a call to a model in it, as far as it can be read."""
+    spans = (flattened(as_object(span), 0) for request in requests for _, span in located_spans(request))
+    try:
+        return any(map(call_of, spans))
+    except UNEXPECTED:
+        return True
 
 
 def _is_root(span: Any) -> bool:

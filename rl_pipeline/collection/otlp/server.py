@@ -1,7 +1,8 @@
-"""OTLP over HTTP, in JSON: `POST /v1/traces`, answered as its specification says."""
+"""OTLP over HTTP, in JSON or protobuf: `POST /v1/traces`, answered as its specification says."""
 
 import json
 import logging
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,10 @@ from rl_pipeline.collection.otlp.receiver import NoRoomForSpans, OtlpReceiver
 
 PATH = "/v1/traces"
 
+_JSON, _PROTOBUF = "application/json", "application/x-protobuf"
 _CLIENT_SECONDS = 30
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;.*)?\r?\n")
+_LONGEST_LINE, _MOST_TRAILERS = 1024, 100
 _RETRY_SECONDS = "10"
 _INVALID, _TOO_LARGE, _UNAVAILABLE = 3, 11, 14
 """Codes of `google.rpc.Status`."""
@@ -56,14 +60,26 @@ def answer(
 
 
 def _read(content_type: str, body: bytes) -> Any:
-    kind = content_type.partition(";")[0].strip().lower()
-    if kind != "application/json":
-        instead = "only application/json is: set OTEL_EXPORTER_OTLP_PROTOCOL=http/json"
-        raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"{kind[:64] or 'no type'} is not taken, {instead}")
+    kind = _kind(content_type)
     try:
-        return load_mended(body)[0]
+        if kind == _JSON:
+            return load_mended(body)[0]
+        if kind == _PROTOBUF:
+            from rl_pipeline.collection.otlp.protobuf import request_of_protobuf
+
+            return request_of_protobuf(body)
+    except ImportError:
+        instead = "protobuf is taken once this is installed: pip install 'rl-pipeline[otlp]'; or send application/json"
+        raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, instead) from None
     except (ValueError, RecursionError):
-        raise Refused(HTTPStatus.BAD_REQUEST, "the body is no JSON") from None
+        raise Refused(HTTPStatus.BAD_REQUEST, f"the body is no {kind}") from None
+    raise Refused(
+        HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"{kind[:64] or 'no type'} is not taken: send {_JSON} or {_PROTOBUF}"
+    )
+
+
+def _kind(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
 
 
 def _unpacked(encoding: str, body: bytes, largest: int) -> bytes:
@@ -131,21 +147,54 @@ class _Handler(BaseHTTPRequestHandler):
     def _body(self) -> bytes:
         if self.path.partition("?")[0] != PATH:
             raise Refused(HTTPStatus.NOT_FOUND, f"only {PATH} is served here")
+        largest = self.taking.limits.max_request_bytes
+        if self.headers.get("Transfer-Encoding", "").strip().lower() == "chunked":
+            return self._chunks(largest)
         length = self.headers.get("Content-Length", "")
         if not length.isascii() or not length.isdigit():
-            raise Refused(HTTPStatus.LENGTH_REQUIRED, "a Content-Length is expected")
-        largest = self.taking.limits.max_request_bytes
+            raise Refused(HTTPStatus.LENGTH_REQUIRED, "a Content-Length or chunks are expected")
         if int(length) > largest:
             raise _too_large(largest)
-        body = self.rfile.read(int(length))
-        if len(body) < int(length):
+        return self._exactly(int(length))
+
+    def _chunks(self, largest: int) -> bytes:
+        """A body of which only the sizes of its parts are known beforehand."""
+        body = bytearray()
+        while size := self._chunk_size():
+            if len(body) + size > largest:
+                raise _too_large(largest)
+            body += self._exactly(size)
+            self._expect_end_of_line()
+        for _ in range(_MOST_TRAILERS):
+            if self.rfile.readline(_LONGEST_LINE) in (b"\r\n", b"\n"):
+                return bytes(body)
+        raise Refused(HTTPStatus.BAD_REQUEST, "the chunks have no end")
+
+    def _chunk_size(self) -> int:
+        line = _CHUNK_SIZE.fullmatch(self.rfile.readline(_LONGEST_LINE))
+        if line is None:
+            raise Refused(HTTPStatus.BAD_REQUEST, "the size of a chunk is none")
+        return int(line[1], 16)
+
+    def _expect_end_of_line(self) -> None:
+        if self.rfile.readline(2) not in (b"\r\n", b"\n"):
+            raise Refused(HTTPStatus.BAD_REQUEST, "a chunk is longer than it says")
+
+    def _exactly(self, length: int) -> bytes:
+        body = self.rfile.read(length)
+        if len(body) < length:
             raise Refused(HTTPStatus.BAD_REQUEST, "the body is broken off")
         return body
 
     def _answer(self, status: HTTPStatus, told: dict[str, Any]) -> None:
-        body = json.dumps(told).encode()
+        kind, body = _JSON, json.dumps(told).encode()
+        if status == HTTPStatus.OK and _kind(self.headers.get("Content-Type", "")) == _PROTOBUF:
+            # Errors are told in JSON all the same: exporters only log them, for people.
+            from rl_pipeline.collection.otlp.protobuf import response_as_protobuf
+
+            kind, body = _PROTOBUF, response_as_protobuf(told)
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         if status == HTTPStatus.SERVICE_UNAVAILABLE:
             self.send_header("Retry-After", _RETRY_SECONDS)

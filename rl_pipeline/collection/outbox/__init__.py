@@ -26,6 +26,7 @@ from rl_pipeline.collection.outbox.writer import Part, Writer
 from rl_pipeline.collection.publishing import OpenObjects
 from rl_pipeline.contracts import Feedback, serialize, subject_of
 from rl_pipeline.redaction.policy import RedactionPolicy
+from rl_pipeline.redaction.redactor import Redactor
 from rl_pipeline.stores.jetstream import JetStream
 
 __all__ = ["Counts", "Outbox", "OutboxLimits"]
@@ -129,6 +130,10 @@ class Outbox:
         write_file(path, json.dumps(letter, ensure_ascii=False).encode())
         sync_directory(self.directory)
         works.sender.offer(path)
+
+    def redactor(self) -> Redactor:
+        """What redacts here, for whoever keeps something beside the outbox; the first call may take seconds."""
+        return self._working().redaction.redactor()
 
     def wait_until_sent(self, seconds: float) -> bool:
         """Whether all that was finished, here or by processes that are gone, was sent in time."""

@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
-from rl_pipeline.collection.formats.chat import exchanges_of_messages
+from rl_pipeline.collection.formats.chat import exchanges_of_messages, read_call
 from rl_pipeline.collection.formats.exchanges import Exchange, turns_of
-from rl_pipeline.collection.formats.values import JsonObject, as_list, as_object, plain_text
+from rl_pipeline.collection.formats.values import JsonObject, as_list, as_object, as_text, plain_text
 from rl_pipeline.collection.outbox import Outbox
 from rl_pipeline.collection.proxy.answers import Answer
 from rl_pipeline.collection.recording import OpenTrajectory
@@ -180,27 +180,33 @@ class Sessions:
 
 
 def chains_of(messages: Sequence[JsonObject]) -> list[str]:
-    """For none, one, two … of the messages, what stands for them. What callers leave out or add when they send an
-    answer back makes no difference."""
+    """For none, one, two … of the messages, what stands for them. What callers leave out, add or write otherwise when
+    they send an answer back makes no difference."""
     chains = [""]
     for message in messages:
-        told = json.dumps([chains[-1], _essence(message)], ensure_ascii=True)
+        told = json.dumps([chains[-1], _essence(message)], ensure_ascii=True, sort_keys=True)
         chains.append(hashlib.sha256(told.encode()).hexdigest())
     return chains
 
 
 def _essence(message: JsonObject) -> list[Any]:
-    calls = [as_object(call) for call in as_list(message.get("tool_calls"))]
-    functions = [as_object(call.get("function")) for call in calls]
+    """What of a message is the same whenever it is sent: clients strip texts, or send them in parts."""
+    content = message.get("content")
     return [
         message.get("role"),
-        message.get("content") or "",
+        plain_text(content).strip(),
+        [part for part in as_list(content) if isinstance(part, dict) and "text" not in part],
         message.get("tool_call_id"),
-        [
-            [call.get("id"), told.get("name"), told.get("arguments")]
-            for call, told in zip(calls, functions, strict=True)
-        ],
+        [_called(as_object(call)) for call in as_list(message.get("tool_calls"))],
     ]
+
+
+def _called(call: JsonObject) -> list[Any]:
+    """A call with its arguments as they mean: clients parse them and write them anew."""
+    function = as_object(call.get("function"))
+    arguments = read_call(function).arguments
+    unread = as_text(function.get("arguments")).strip()
+    return [call.get("id"), function.get("name"), unread if arguments is None else arguments]
 
 
 def _turn(asked: Asked, sampling: JsonObject, usage: JsonObject) -> JsonObject:

@@ -78,7 +78,7 @@ def test_the_released_orchestrator_is_recorded_through_its_tracker(outcome: tupl
     assert acts.count("vote") == told["events"].count("vote_cast")
     assert acts.count("restart") == told["events"].count("restart_triggered")
     rewards = {one["reward_type"] for one in spans if one["span_type"] == "reward"}
-    assert rewards == {"coordination", "voting"}
+    assert rewards == {"coordination", "voting", "restart"}
     assert (trace.metadata["winner"], trace.metadata["consensus"], trace.status) == ("a", True, "completed")
     for agent in ("a", "b"):
         assert {one.metadata["parent_trace_id"] for one in traces(directory, agent)} == {trace.trace_id}

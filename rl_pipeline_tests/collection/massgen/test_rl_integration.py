@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rl_pipeline.collection.massgen import AlgorithmConfig, RLConfig, StoreConfig, TraceCollector
+from rl_pipeline.collection.massgen import AlgorithmConfig, RewardSpan, RLConfig, StoreConfig, TraceCollector
 from rl_pipeline_tests.collection.massgen.scenes import (
     ANSWER,
     ASKED,
@@ -173,11 +173,39 @@ class TestRLOrchestrator:
         said = [(one["source"], one["content"]) for one in spans if one["span_type"] == "content"]
         assert said == [("a", "I think two."), ("b", "Hm."), ("a", "Two moons.")]
         rewards = [(one["reward_type"], one["reward"]) for one in spans if one["span_type"] == "reward"]
-        assert [kind for kind, _ in rewards] == ["coordination", "voting", "voting"]
+        assert [kind for kind, _ in rewards] == ["coordination", "voting", "voting", "restart"]
         assert [worth for kind, worth in rewards if kind == "voting"] == [1.0, 1.0]
         assert trace.agent_id == "orchestrator"
         assert trace.metadata["consensus"] is True
         assert (trace.metadata["winner"], trace.metadata["rounds"], trace.status) == ("a", 2, "completed")
+
+    @pytest.mark.parametrize(("first", "final", "worth"), [("Two.", ANSWER, 1.0), (ANSWER, ANSWER, -0.5)])
+    def test_a_restart_is_worth_what_the_answer_gained(
+        self, tmp_path: Path, first: str, final: str, worth: float
+    ) -> None:
+        async def begin_again(orchestrator: Orchestrator) -> AsyncIterator[StreamChunk]:
+            tracker = orchestrator.coordination_tracker
+            tracker.add_agent_answer("a", first)
+            tracker.track_restart_signal("a", ["b"])
+            tracker.add_agent_answer("b", final)
+            tracker.set_final_agent("b", "1 vote", {"b": final})
+            yield StreamChunk("done")
+
+        orchestrator = RLOrchestrator({"a": None, "b": None}, script=begin_again, rl_config=config(tmp_path))
+        asyncio.run(read(orchestrator.chat(ASKED)))
+        [trace] = kept(tmp_path)
+        [restart] = [span for span in trace.spans if isinstance(span, RewardSpan) and span.reward_type == "restart"]
+        assert (restart.reward, (restart.reason or "").startswith("a had b begin again")) == (worth, True)
+
+    def test_a_restart_of_which_nothing_came_is_worth_nothing(self, tmp_path: Path) -> None:
+        async def give_up(orchestrator: Orchestrator) -> AsyncIterator[StreamChunk]:
+            orchestrator.coordination_tracker.track_restart_signal("a", ["b"])
+            yield StreamChunk("done")
+
+        orchestrator = RLOrchestrator({"a": None}, script=give_up, rl_config=config(tmp_path))
+        asyncio.run(read(orchestrator.chat(ASKED)))
+        [trace] = kept(tmp_path)
+        assert kinds(trace) == ["coordination", "reward"]
 
     def test_what_the_tracker_refuses_is_still_refused(self, tmp_path: Path) -> None:
         orchestrator = RLOrchestrator({}, rl_config=config(tmp_path))

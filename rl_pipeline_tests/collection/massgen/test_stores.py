@@ -5,11 +5,14 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from rl_pipeline.collection.massgen import LightningStore, RLConfig, StoreConfig, Trace, TracesAreElsewhere
+from rl_pipeline.collection.massgen.store import _shared_outbox
 from rl_pipeline.embedded.nats_server import NatsServer
+from rl_pipeline.stores.disk import DiskObjects
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline_tests.collection.massgen.scenes import ASKED, chunks, coordinate, read
 from rl_pipeline_tests.collection.massgen.stand_ins import Backend, RLOrchestrator, RLSingleAgent, StreamChunk
@@ -92,6 +95,24 @@ class TestRemoteStore:
         assert (outbox.counts.sent, outbox.counts.posted) == (1, 1)
         with pytest.raises(TracesAreElsewhere):
             LightningStore(store).query()
+
+    def test_a_trace_of_600_kb_goes_to_the_store_that_the_configuration_names(
+        self, outbox_directory: Path, stream: JetStream, nats_server: NatsServer
+    ) -> None:
+        directory, server = outbox_directory.parent, urlsplit(nats_server.url)
+        store = StoreConfig(
+            *("remote", str(directory), str(server.hostname), int(server.port or 0)),
+            disk_seconds=120,
+            trajectory_storage_path=str(directory / "storage"),
+        )
+        said = [StreamChunk("content", content="two " * 150_000), StreamChunk("done")]
+        agent = RLSingleAgent(Backend([*said]), enable_rl=True, rl_config=RLConfig(store_config=store))
+        asyncio.run(read(agent.chat(ASKED)))
+        outbox = _shared_outbox(store)
+        [sent] = sent_by(outbox, stream)
+        whole = json.loads(DiskObjects(directory / "storage" / "raw").get(sent["claim_check"]["key"]))
+        assert len(whole["turns"][0]["action"]["raw_response"]) == 600_000
+        outbox.close(0)
 
     def test_what_is_sent_is_what_importing_the_file_would_make(
         self, open_outbox: OpenOutbox, stream: JetStream, nats_server: NatsServer

@@ -3,19 +3,31 @@
 import gzip
 import http.client
 import json
+import socket
+import sys
+from base64 import b64encode
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.json_format import ParseDict
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 
 from rl_pipeline.collection import Outbox
 from rl_pipeline.collection.formats import Importer
+from rl_pipeline.collection.formats.format import Origin
+from rl_pipeline.collection.formats.otlp import OtlpTraces
+from rl_pipeline.collection.formats.otlp_values import listed_attributes
 from rl_pipeline.collection.otlp import OtlpReceiver, ReceiverLimits, serving
 from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline_tests.collection.formats import otlp_records
-from rl_pipeline_tests.collection.recordings import OpenOutbox, arrived
+from rl_pipeline_tests.collection.recordings import SECRET, OpenOutbox, arrived
 from rl_pipeline_tests.waiting import wait_until
 
 JSON = {"Content-Type": "application/json"}
@@ -123,7 +135,9 @@ def test_a_killed_process_leaves_at_most_half_a_line_which_goes(
     wait_until(lambda: arrived(stream))
 
 
-def test_spans_that_cannot_be_used_are_counted_and_kept(open_receiver: OpenReceiver, tmp_path: Path) -> None:
+def test_spans_that_cannot_be_used_are_counted_and_kept_if_they_tell_a_call(
+    open_receiver: OpenReceiver, tmp_path: Path
+) -> None:
     good = spans_of(otlp_records.OTLP_TEXT)[1]
     bad = [{**good, "traceId": "W47/95gDgQPSabYzgT/GDA=="}, {**good, "spanId": 7}, "span"]
     with serving(open_receiver(NEVER), 0) as port:
@@ -133,24 +147,45 @@ def test_spans_that_cannot_be_used_are_counted_and_kept(open_receiver: OpenRecei
     assert status == 200
     assert told["partialSuccess"]["rejectedSpans"] == "3"
     assert "traceId" in told["partialSuccess"]["errorMessage"]
-    assert [one["reason"] for one in refused(tmp_path)] == ["unusable_span"] * 3
+    assert [one["reason"] for one in refused(tmp_path)] == ["unusable_span"] * 2, "a text tells none"
     assert len(waiting(tmp_path)) == 1
 
 
-def test_a_trace_without_a_call_to_a_model_is_kept_with_its_reason_and_can_be_mended(
+def test_nothing_is_kept_of_a_trace_without_a_call_to_a_model(
+    open_receiver: OpenReceiver, outbox: Outbox, tmp_path: Path
+) -> None:
+    receiver = open_receiver()
+    request = otlp_records.otlp_request(otlp_records.otlp_span(1, "GET /", {"url.query": f"key={SECRET}"}))
+    receiver.take(request)
+    wait_until(lambda: not waiting(tmp_path))
+    assert outbox.counts.empty == 1
+    assert receiver.take(request).spans == 1, "it is late now, and no more of a call to a model"
+    assert refused(tmp_path) == []
+
+
+def test_what_is_refused_is_kept_without_its_secrets_and_can_be_mended(
     open_receiver: OpenReceiver, stream: JetStream, tmp_path: Path
 ) -> None:
-    open_receiver().take(otlp_records.otlp_request(otlp_records.otlp_span(1, "GET /", {"http.method": "GET"})))
-    wait_until(lambda: refused(tmp_path))
-    [line] = refused(tmp_path)
-    assert (line["format"], line["reason"]) == ("otlp", "not_of_format")
-    assert "nothing in it that an agent wrote" in line["detail"]
-    mended = tmp_path / "mended.jsonl"
-    line["record"].append(otlp_records.otlp_request(spans_of(otlp_records.OTLP_TEXT)[1]))
-    mended.write_text(json.dumps(line))
+    receiver = open_receiver()
+    receiver.take(otlp_records.OTLP_TEXT)
+    wait_until(lambda: arrived(stream))
+    call = spans_of(otlp_records.OTLP_FLAT)[1]
+    told = listed_attributes({"db.password": "Zq91xHunter2", "gen_ai.prompt.0.content": f"Use {SECRET}."})
+    receiver.take(otlp_records.otlp_request({**call, "attributes": [*call["attributes"], *told]}))
+    receiver.take(otlp_records.otlp_request({**call, SECRET: "a secret as a name"}))
+    file = tmp_path / "otlp" / "refused.jsonl"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert not {text for text in (SECRET, "Zq91xHunter2") if text in file.read_text()}
+    assert ["record" in line for line in refused(tmp_path)] == [True, False]
     again: list[Any] = []
-    assert len(list(Importer(refuse=again.append).trajectories([mended]))) == 1
-    assert again == []
+    [imported, *_] = Importer(refuse=again.append).trajectories([file])
+    assert imported.trajectory.turns[0].action.tool_name == "rain"
+
+
+def test_what_waits_is_its_owners_alone(open_receiver: OpenReceiver, tmp_path: Path) -> None:
+    open_receiver(NEVER).take(otlp_records.OTLP_TEXT)
+    [file] = waiting(tmp_path)
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
 def test_what_comes_after_its_trace_was_complete_is_kept_and_said(
@@ -159,19 +194,20 @@ def test_what_comes_after_its_trace_was_complete_is_kept_and_said(
     receiver = open_receiver()
     receiver.take(otlp_records.OTLP_TEXT)
     wait_until(lambda: arrived(stream))
-    rejected = receiver.take(otlp_records.otlp_request(spans_of(otlp_records.OTLP_TEXT)[3]))
-    assert rejected.spans == 1
-    assert [one["reason"] for one in refused(tmp_path)] == ["unusable_span"]
+    rejected = receiver.take(otlp_records.otlp_request(*spans_of(otlp_records.OTLP_TEXT)[2:]))
+    assert rejected.spans == 2
+    assert [one["reason"] for one in refused(tmp_path)] == ["unusable_span"], "a tool's span alone is of no use"
     assert len(arrived(stream)) == 1
 
 
 @pytest.mark.parametrize(
     ("body", "headers", "status", "said"),
     [
-        pytest.param(b"{", JSON, 400, "no JSON", id="no JSON"),
-        pytest.param(b"[" * 100_000, JSON, 400, "no JSON", id="too deep"),
+        pytest.param(b"{", JSON, 400, "no application/json", id="no JSON"),
+        pytest.param(b"[" * 100_000, JSON, 400, "no application/json", id="too deep"),
         pytest.param(b"[]", JSON, 400, "resourceSpans", id="another record"),
-        pytest.param(b"{}", {"Content-Type": "application/x-protobuf"}, 415, "http/json", id="protobuf"),
+        pytest.param(b"{", {"Content-Type": "application/x-protobuf"}, 400, "no application/x-pro", id="no protobuf"),
+        pytest.param(b"{}", {"Content-Type": "text/plain"}, 415, "send application/json", id="another type"),
         pytest.param(b"{}", {}, 415, "no type", id="no type"),
         pytest.param(b"{}", JSON | {"Content-Encoding": "br"}, 415, "gzip", id="another packing"),
         pytest.param(b"{}", JSON | {"Content-Encoding": "gzip"}, 400, "no gzip", id="not packed"),
@@ -189,6 +225,101 @@ def test_what_is_no_request_is_answered_as_the_specification_says(
         assert isinstance(told["code"], int)
         assert said in told["message"]
         assert post(port, json.dumps(otlp_records.OTLP_TEXT).encode(), **JSON) == (200, {})
+
+
+def in_chunks(port: int, *lines: bytes) -> tuple[int, dict[str, Any]]:
+    """What is answered to a body that is sent as it is, chunks or not."""
+    head = (
+        "POST /v1/traces HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", port), 60) as connection:
+        connection.sendall(head.encode() + b"".join(lines))
+        connection.shutdown(socket.SHUT_WR)
+        with http.client.HTTPResponse(connection) as response:
+            response.begin()
+            return response.status, json.loads(response.read())
+
+
+def test_a_body_may_come_in_chunks(open_receiver: OpenReceiver, tmp_path: Path) -> None:
+    body = json.dumps(otlp_records.OTLP_TEXT).encode()
+    with serving(open_receiver(NEVER), 0) as port:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        for _ in range(2):  # on one connection: nothing of the first body is left in it
+            connection.request("POST", "/v1/traces", iter([body[:1000], body[1000:]]), JSON, encode_chunked=True)
+            with connection.getresponse() as response:
+                assert (response.status, response.read()) == (200, b"{}")
+        connection.close()
+        parts = (b"%X;name=value\r\n%b\r\n" % (len(body), body), b"0\r\n", b"Trailer: told\r\n\r\n")
+        assert in_chunks(port, *parts) == (200, {})
+    assert len(waiting(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "said"),
+    [
+        pytest.param([b"30d41\r\n"], 413, "smaller", id="too large"),
+        pytest.param([b"20000\r\n" + b" " * 0x20000 + b"\r\n"] * 2, 413, "smaller", id="too many"),
+        pytest.param([b"-2\r\n{}\r\n"], 400, "size", id="no size"),
+        pytest.param([b"2" * 2000], 400, "size", id="a long size"),
+        pytest.param([b"2\r\n{}}\r\n"], 400, "longer", id="longer"),
+        pytest.param([b"9\r\n{}"], 400, "broken off", id="cut"),
+        pytest.param([b"2\r\n{}\r\n0\r\n"], 400, "no end", id="no end"),
+    ],
+)
+def test_chunks_are_read_within_the_limit_or_not_at_all(
+    open_receiver: OpenReceiver, lines: list[bytes], status: int, said: str
+) -> None:
+    with serving(open_receiver(NEVER), 0) as port:
+        answered, told = in_chunks(port, *lines)
+    assert (answered, said in told["message"]) == (status, True), told
+
+
+PROTOBUF = {"Content-Type": "application/x-protobuf"}
+
+
+def as_protobuf(request: dict[str, Any]) -> bytes:
+    told = json.loads(json.dumps(request))
+    for span in spans_of(told):
+        for name in ("traceId", "spanId", "parentSpanId"):
+            span[name] = b64encode(bytes.fromhex(span[name])).decode()
+    packed: bytes = ParseDict(told, ExportTraceServiceRequest()).SerializeToString()
+    return packed
+
+
+def test_protobuf_is_taken_and_answered_as_json_is(
+    open_receiver: OpenReceiver, stream: JetStream, tmp_path: Path
+) -> None:
+    request = otlp_records.OTLP_FLAT
+    with serving(open_receiver(), 0) as port:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        for number in range(2):
+            connection.request("POST", "/v1/traces", as_protobuf(request), PROTOBUF)
+            with connection.getresponse() as response:
+                assert (response.status, response.getheader("Content-Type")) == (200, PROTOBUF["Content-Type"])
+                told = ExportTraceServiceResponse.FromString(response.read())
+            assert told.partial_success.rejected_spans == number * len(spans_of(request)), (
+                "the second time they are late"
+            )
+            wait_until(lambda: arrived(stream))
+        connection.close()
+    [sent] = arrived(stream)
+    [from_json] = OtlpTraces().read(request, Origin("otlp receiver", datetime.now(UTC)))
+    assert sent["trajectory_id"] == from_json["trajectory_id"]
+    for field in ("tool_name", "tool_args", "raw_response"):
+        assert [turn["action"].get(field) for turn in sent["turns"]] == [
+            turn["action"].get(field) for turn in from_json["turns"]
+        ]
+    assert sent["turns"][0]["result"]["success"] is False, "numbers stand for enumerations"
+    assert sent["metadata"]["total_tokens"] == 13
+
+
+def test_without_the_package_protobuf_is_refused_with_what_to_install(
+    open_receiver: OpenReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "rl_pipeline.collection.otlp.protobuf", None)
+    with serving(open_receiver(NEVER), 0) as port:
+        status, told = post(port, as_protobuf(otlp_records.OTLP_TEXT), **PROTOBUF)
+    assert (status, "pip install 'rl-pipeline[otlp]'" in told["message"]) == (415, True)
 
 
 def test_other_places_and_methods_are_not_served(open_receiver: OpenReceiver) -> None:
