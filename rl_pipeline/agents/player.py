@@ -20,7 +20,7 @@ from rl_pipeline.collection import Outbox, Recorder
 from rl_pipeline.collection.recording import OpenTrajectory
 from rl_pipeline.collection.turns import ObservationKind
 from rl_pipeline.contracts import Feedback
-from rl_pipeline.environments.environment import Environment, Task, World
+from rl_pipeline.environments.environment import Environment, Task, World, WorldUnavailable
 from rl_pipeline.environments.playing import Message, opening
 from rl_pipeline.environments.recording import task_context
 from rl_pipeline.errors import PipelineError
@@ -46,7 +46,7 @@ class Attempt:
     seconds: float
     feedback: Feedback | None = None
     error: str | None = None
-    """Why there was no answer, where there was none."""
+    """Why it was cut off, where the gateway or the world gave no answer: then it says nothing about the model."""
 
 
 @dataclass(slots=True)
@@ -69,26 +69,34 @@ class Player:
     """Attempts to measure with: not recorded, and nobody has an opinion of them."""
 
     async def attempt(self, task: Task) -> Attempt:
-        """From the first observation to the end; that the gateway fails ends it, and is told in the result."""
+        """From the first observation to the end.
+
+        That the gateway or the world fails ends it, and is told in the result; nothing of it is published then.
+        """
         session_id = f"{self.agent_id}-{self.randomness.getrandbits(64):016x}"
-        environment = self.world.open(task)
+        trajectory_id = str(UUID(int=self.randomness.getrandbits(128), version=4))
+        started = time.perf_counter()
+        try:
+            environment, first = await asyncio.to_thread(_opened, self.world, task)
+        except WorldUnavailable as away:
+            return Attempt(task, trajectory_id, False, 0, None, time.perf_counter() - started, error=str(away))
         recorder = Recorder(
             self.outbox,
             agent_id=self.agent_id,
             model=self.model,
             session_id=session_id,
-            trajectory_id=str(UUID(int=self.randomness.getrandbits(128), version=4)),
-            task_context=task_context(self.world, task, opening(self.world, environment.observe())),
+            trajectory_id=trajectory_id,
+            task_context=task_context(self.world, task, opening(self.world, first)),
             metadata={"temperature": self.temperature, "framework": "rl-pipeline-agents"},
             opt_out=self.evaluation,
         )
-        started = time.perf_counter()
         async with recorder as trajectory:
-            episode = _Episode(task, opening(self.world, environment.observe()))
+            episode = _Episode(task, opening(self.world, first))
             try:
                 await self._play(environment, episode, trajectory, session_id)
-            except GatewayFailed as failed:
+            except (GatewayFailed, WorldUnavailable) as failed:
                 episode.error = str(failed)
+                trajectory.discard()
             trajectory.end("success" if episode.success else "failed")
             opinion = None
             if not self.evaluation and not episode.error:
@@ -97,14 +105,12 @@ class Player:
                 await self._rate(session_id, opinion)
         return Attempt(
             task,
-            trajectory.trajectory_id,
+            trajectory_id,
             episode.success,
             episode.turns,
             episode.model_version,
             time.perf_counter() - started,
-            feedback(opinion, trajectory.trajectory_id, session_id, datetime.now(UTC), self.randomness)
-            if opinion
-            else None,
+            feedback(opinion, trajectory_id, session_id, datetime.now(UTC), self.randomness) if opinion else None,
             episode.error,
         )
 
@@ -168,15 +174,18 @@ class Player:
 
 
 async def play_all(players: Iterable[Player], tasks: Iterable[Task]) -> list[Attempt]:
-    """All tasks, each attempted once by whichever player is free; in the order in which the attempts ended."""
-    waiting, attempts = iter(tasks), []
+    """All tasks, each attempted once by whichever player is free, in the order in which the attempts ended; never more
+    at once in a world than it allows."""
+    crew, waiting, attempts = list(players), iter(tasks), []
+    places = {id(player.world): asyncio.Semaphore(player.world.max_at_once) for player in crew}
 
     async def work(player: Player) -> None:
         for task in waiting:
-            attempts.append(await player.attempt(task))
+            async with places[id(player.world)]:
+                attempts.append(await player.attempt(task))
 
     async with asyncio.TaskGroup() as group:
-        for player in players:
+        for player in crew:
             group.create_task(work(player))
     return attempts
 
@@ -191,6 +200,12 @@ class _Episode:
     success: bool = False
     model_version: str | None = None
     error: str | None = None
+
+
+def _opened(world: World, task: Task) -> tuple[Environment, str]:
+    """An attempt and what it shows first; for a thread, because a world may be a server far away."""
+    environment = world.open(task)
+    return environment, environment.observe()
 
 
 def _said(answer: Mapping[str, Any]) -> str:

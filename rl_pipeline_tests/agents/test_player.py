@@ -6,8 +6,10 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
+from threading import Event
 from typing import Any
 
 import aiohttp
@@ -18,10 +20,13 @@ from rl_pipeline.agents import Attempt, OpinionRule, Player, play_all
 from rl_pipeline.collection import Outbox
 from rl_pipeline.contracts import validate_trajectory
 from rl_pipeline.embedded.nats_server import NatsServer
-from rl_pipeline.environments.crafting import CraftingWorld, next_command
+from rl_pipeline.environments.agentgym import AgentGymWorld
+from rl_pipeline.environments.crafting import CraftingEnvironment, CraftingWorld, next_command
 from rl_pipeline.environments.environment import Task
+from rl_pipeline.environments.environment import World as TaskWorld
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline_tests.collection.recordings import OpenOutbox, arrived, sent_by
+from rl_pipeline_tests.environments.agentgym_server import agentgym_server
 from rl_pipeline_tests.serving.gateway_world import World
 from rl_pipeline_tests.serving.stub_backend import StubBackend, answer_500
 
@@ -71,13 +76,19 @@ def outbox(open_outbox: OpenOutbox, stream: JetStream, nats_server: NatsServer) 
     return open_outbox(nats_server.url)
 
 
-def attempts(world: World, outbox: Outbox, tasks: list[Task], *, players: int = 1, **more: Any) -> list[Attempt]:
+async def guesses_wrong(_stub: StubBackend, _request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+    return answered("Action: say 1")
+
+
+def attempts(
+    world: World, outbox: Outbox, tasks: list[Task], *, players: int = 1, where: TaskWorld = CRAFTING, **more: Any
+) -> list[Attempt]:
     async def play() -> list[Attempt]:
         async with aiohttp.ClientSession() as http:
             gateway = f"http://127.0.0.1:{world.gateway.port}"
             crew = [
                 Player(
-                    CRAFTING,
+                    where,
                     gateway,
                     outbox,
                     http,
@@ -148,15 +159,61 @@ def test_many_at_once_attempt_every_task_once_and_each_stays_with_its_model(
     assert set.union(*answered_by) == {world.old.name, world.new.name}
 
 
-def test_a_gateway_without_an_answer_ends_the_attempt_and_is_told(
+def test_a_gateway_without_an_answer_ends_the_attempt_and_says_nothing_about_the_model(
     world: World, outbox: Outbox, stream: JetStream
 ) -> None:
     world.old.behaviour = answer_500
     [made] = attempts(world, outbox, CRAFTING.tasks(1, seed=2))
     assert made.error is not None
     assert "500" in made.error
-    [told] = sent_by(outbox, stream)
-    assert told["task_context"]["task_status"] == "failed"
+    assert sent_by(outbox, stream) == []
+    assert outbox.counts.discarded == 1
+
+
+@pytest.mark.parametrize("when", ["from the beginning", "in the middle"])
+def test_a_world_that_is_away_is_told_of_each_attempt_and_stops_nobody(
+    world: World, outbox: Outbox, stream: JetStream, when: str
+) -> None:
+    world.old.behaviour = guesses_wrong
+    with ExitStack() as running:
+        gym, url = running.enter_context(agentgym_server("textcraft"))
+        far = AgentGymWorld("textcraft", url, (3, 8), 0.5)
+        if when == "in the middle":
+            gym.stuck.set()
+        else:
+            running.close()
+        made = attempts(world, outbox, far.tasks(3, seed=1), players=2, where=far, opinions=ALWAYS)
+    assert len(made) == 3
+    assert all("AgentGym's server" in (one.error or "") and one.feedback is None for one in made)
+    assert sent_by(outbox, stream) == []
+
+
+def test_a_world_that_takes_its_time_to_open_holds_up_nobody_else(world: World, outbox: Outbox) -> None:
+    world.old.behaviour = knows_the_way
+    others_go_on = Event()
+
+    class Slow(CraftingWorld):
+        def open(self, task: Task) -> CraftingEnvironment:
+            assert others_go_on.wait(10), "the event loop waits with it"
+            return super().open(task)
+
+    async def play() -> Attempt:
+        async with aiohttp.ClientSession() as http:
+            asyncio.get_running_loop().call_later(0.05, others_go_on.set)
+            gateway = f"http://127.0.0.1:{world.gateway.port}"
+            return await Player(Slow(), gateway, outbox, http, "agent", "policy", Random(0)).attempt(task)
+
+    [task] = CRAFTING.tasks(1, seed=2, tiers=(1,))
+    assert asyncio.run(play()).success
+
+
+def test_no_more_attempts_are_under_way_than_the_world_keeps_apart(world: World, outbox: Outbox) -> None:
+    world.old.behaviour = guesses_wrong
+    with agentgym_server("webarena") as (gym, url):
+        far = AgentGymWorld("webarena", url, (3, 8), 60)
+        made = attempts(world, outbox, far.tasks(4, seed=1), players=4, where=far)
+        assert [one.error for one in made] == [None] * 4
+        assert len(gym.games) == far.max_at_once == 1
 
 
 @pytest.mark.parametrize(
