@@ -26,6 +26,7 @@ from rl_pipeline.environments.recording import task_context
 from rl_pipeline.errors import PipelineError
 
 _ANSWER_SECONDS = 60.0
+_RATING_SECONDS = 5.0
 _RATED: Mapping[Opinion, str] = {"thumbs_up": "positive", "thumbs_down": "negative"}
 
 
@@ -67,6 +68,8 @@ class Player:
     opinions: OpinionRule = field(default_factory=OpinionRule)
     evaluation: bool = False
     """Attempts to measure with: not recorded, and nobody has an opinion of them."""
+    publishes_opinions: bool = True
+    """Else whoever has the attempts publishes their feedback."""
 
     async def attempt(self, task: Task) -> Attempt:
         """From the first observation to the end.
@@ -103,6 +106,9 @@ class Player:
                 opinion = self.opinions.opinion(episode.success, self.randomness)
             if opinion:
                 await self._rate(session_id, opinion)
+        said = feedback(opinion, trajectory_id, session_id, datetime.now(UTC), self.randomness) if opinion else None
+        if said and self.publishes_opinions:
+            await self._publish(said)
         return Attempt(
             task,
             trajectory_id,
@@ -110,7 +116,7 @@ class Player:
             episode.turns,
             episode.model_version,
             time.perf_counter() - started,
-            feedback(opinion, trajectory_id, session_id, datetime.now(UTC), self.randomness) if opinion else None,
+            said,
             episode.error,
         )
 
@@ -164,13 +170,21 @@ class Player:
         return content
 
     async def _rate(self, session_id: str, opinion: Opinion) -> None:
-        """While the session is open, so that a rollout hears of it at once; lost, it still goes by the stream."""
+        """While the session is open, so that a rollout hears of it at once; lost, it hears of it by the stream."""
         body = {"session_id": session_id, "feedback": _RATED[opinion]}
+        patience = aiohttp.ClientTimeout(total=_RATING_SECONDS)
         try:
-            async with self.http.post(f"{self.gateway}/v1/feedback", json=body) as answer:
+            async with self.http.post(f"{self.gateway}/v1/feedback", json=body, timeout=patience) as answer:
                 await answer.read()
         except (aiohttp.ClientError, TimeoutError):
             return
+
+    async def _publish(self, said: Feedback) -> None:
+        """Whatever the gateway has answered: what it is told counts for a rollout, and rewards read the stream."""
+        try:
+            await asyncio.to_thread(self.outbox.post, said)
+        except OSError as error:
+            self.outbox.counting.failed("keeping feedback", error)
 
 
 async def play_all(players: Iterable[Player], tasks: Iterable[Task]) -> list[Attempt]:

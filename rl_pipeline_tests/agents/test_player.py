@@ -1,6 +1,7 @@
 """The embedded agent against a real gateway, with what it recorded read from a real stream."""
 
 import asyncio
+import json
 import re
 import subprocess
 import sys
@@ -16,9 +17,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from rl_pipeline.agents import Attempt, OpinionRule, Player, play_all
+from rl_pipeline.agents import Attempt, OpinionRule, Player, play_all, player
 from rl_pipeline.collection import Outbox
-from rl_pipeline.contracts import validate_trajectory
+from rl_pipeline.contracts import serialize, validate_trajectory
 from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.environments.agentgym import AgentGymWorld
 from rl_pipeline.environments.crafting import CraftingEnvironment, CraftingWorld, next_command
@@ -102,6 +103,11 @@ def attempts(
             return await play_all(crew, tasks)
 
     return asyncio.run(play())
+
+
+def opinions_told(outbox: Outbox, stream: JetStream) -> list[dict[str, Any]]:
+    assert outbox.wait_until_sent(120), outbox.counts
+    return arrived(stream, "RL_FEEDBACK")
 
 
 def test_what_it_did_arrives_with_its_task_its_turns_and_who_answered(
@@ -219,14 +225,55 @@ def test_no_more_attempts_are_under_way_than_the_world_keeps_apart(world: World,
 @pytest.mark.parametrize(
     ("behaviour", "kind", "negative"), [(knows_the_way, "thumbs_up", 0), (knows_nothing, "thumbs_down", 1)]
 )
-def test_what_its_user_thinks_reaches_the_gateway_and_is_there_to_be_published(
-    world: World, outbox: Outbox, behaviour: Any, kind: str, negative: int
+def test_what_its_user_thinks_reaches_the_gateway_and_the_stream(
+    *, world: World, outbox: Outbox, stream: JetStream, behaviour: Any, kind: str, negative: int
 ) -> None:
     world.old.behaviour = behaviour
     [made] = attempts(world, outbox, CRAFTING.tasks(1, seed=2, tiers=(1,)), opinions=ALWAYS)
     assert made.feedback is not None
     assert (made.feedback.kind, str(made.feedback.trajectory_id)) == (kind, made.trajectory_id)
     assert world.metrics(world.old.name)["negative_feedback"] == negative
+    assert opinions_told(outbox, stream) == [json.loads(serialize(made.feedback))]
+
+
+@pytest.mark.parametrize("answer", ["none", "404"])
+def test_what_its_user_thinks_reaches_the_stream_where_the_gateway_does_not_take_it(
+    outbox: Outbox, stream: JetStream, answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(player, "_RATING_SECONDS", 0.2)
+
+    async def chat(request: web.Request) -> web.Response:
+        return answered(command_for((await request.json())["messages"]))
+
+    async def rate(_request: web.Request) -> web.Response:
+        if answer == "none":
+            await asyncio.sleep(60)
+        return web.json_response({"error": {"message": "no such session is open"}}, status=404)
+
+    async def play() -> Attempt:
+        gateway = web.Application()
+        gateway.add_routes([web.post("/v1/chat/completions", chat), web.post("/v1/feedback", rate)])
+        runner = web.AppRunner(gateway, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        try:
+            async with aiohttp.ClientSession() as http:
+                url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+                agent = Player(CRAFTING, url, outbox, http, "agent", "policy", Random(answer), opinions=ALWAYS)
+                return await agent.attempt(CRAFTING.tasks(1, seed=2, tiers=(1,))[0])
+        finally:
+            await runner.cleanup()
+
+    made = asyncio.run(play())
+    assert made.success
+    assert [one["trajectory_id"] for one in opinions_told(outbox, stream)] == [made.trajectory_id]
+
+
+def test_opinions_may_be_left_to_whoever_has_the_attempts(world: World, outbox: Outbox, stream: JetStream) -> None:
+    world.old.behaviour = knows_the_way
+    [made] = attempts(world, outbox, CRAFTING.tasks(1, seed=2), opinions=ALWAYS, publishes_opinions=False)
+    assert made.feedback is not None
+    assert opinions_told(outbox, stream) == []
 
 
 def test_the_documented_example_plays_and_is_recorded(
