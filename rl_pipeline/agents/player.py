@@ -6,7 +6,7 @@ for that model. The agent knows nothing of models: who answered stands in the an
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from random import Random
@@ -48,6 +48,8 @@ class Attempt:
     feedback: Feedback | None = None
     error: str | None = None
     """Why it was cut off, where the gateway or the world gave no answer: then it says nothing about the model."""
+    turn_seconds: Sequence[float] = ()
+    """Of each whole turn: the answer, the world, and the recording."""
 
 
 @dataclass(slots=True)
@@ -118,12 +120,14 @@ class Player:
             time.perf_counter() - started,
             said,
             episode.error,
+            episode.turn_seconds,
         )
 
     async def _play(
         self, environment: Environment, episode: "_Episode", trajectory: OpenTrajectory, session_id: str
     ) -> None:
         for _ in range(self.world.max_turns):
+            began = time.perf_counter()
             last = episode.messages[-1]
             kind: ObservationKind = "user_message" if last["role"] == "user" else "tool_result"
             with trajectory.turn(last["content"], kind=kind) as turn:
@@ -139,6 +143,7 @@ class Player:
                 else:
                     turn.fail(outcome.observation, outcome.observation)
             episode.turns += 1
+            episode.turn_seconds.append(time.perf_counter() - began)
             episode.messages.append({"role": "assistant", "content": said})
             episode.messages.append({"role": "tool", "content": outcome.observation})
             if outcome.done:
@@ -214,6 +219,7 @@ class _Episode:
     success: bool = False
     model_version: str | None = None
     error: str | None = None
+    turn_seconds: list[float] = field(default_factory=list)
 
 
 def _opened(world: World, task: Task) -> tuple[Environment, str]:

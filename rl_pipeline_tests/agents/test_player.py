@@ -140,6 +140,18 @@ def test_an_attempt_that_leads_nowhere_is_recorded_as_failed(world: World, outbo
     assert {turn["result"]["success"] for turn in told["turns"]} == {False}
 
 
+def test_every_turn_is_timed_by_itself(world: World, outbox: Outbox) -> None:
+    async def hesitates_at_first(stub: StubBackend, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        await asyncio.sleep(0.3 if len(body["messages"]) == 1 else 0)
+        return await knows_the_way(stub, request, body)
+
+    world.old.behaviour = hesitates_at_first
+    [made] = attempts(world, outbox, CRAFTING.tasks(1, seed=2, tiers=(2,)))
+    assert len(made.turn_seconds) == made.turns > 1
+    assert made.turn_seconds[0] > 0.25
+    assert sum(made.turn_seconds) <= made.seconds
+
+
 def test_how_answers_were_drawn_is_recorded_where_the_server_tells_it(
     world: World, outbox: Outbox, stream: JetStream
 ) -> None:
