@@ -35,6 +35,15 @@ class GatewayFailed(PipelineError):
 
 
 @dataclass(frozen=True, slots=True)
+class Beginning:
+    """An attempt that waits for its first action."""
+
+    environment: Environment
+    seen: str
+    """What it shows."""
+
+
+@dataclass(frozen=True, slots=True)
 class Attempt:
     """What came of one attempt."""
 
@@ -50,6 +59,8 @@ class Attempt:
     """Why it was cut off, where the gateway or the world gave no answer: then it says nothing about the model."""
     turn_seconds: Sequence[float] = ()
     """Of each whole turn: the answer, the world, and the recording."""
+    messages: Sequence[Message] = ()
+    """All that was said, from what the agent was shown first to what it was shown last."""
 
 
 @dataclass(slots=True)
@@ -73,8 +84,12 @@ class Player:
     publishes_opinions: bool = True
     """Else whoever has the attempts publishes their feedback."""
 
-    async def attempt(self, task: Task) -> Attempt:
-        """From the first observation to the end.
+    async def begin(self, task: Task) -> Beginning:
+        """Open the world for an attempt. Raises `WorldUnavailable`."""
+        return await asyncio.to_thread(_begun, self.world, task)
+
+    async def attempt(self, task: Task, *, beginning: Beginning | None = None, recalled: str = "") -> Attempt:
+        """From the first observation to the end; `recalled` is shown before it.
 
         That the gateway or the world fails ends it, and is told in the result; nothing of it is published then.
         """
@@ -82,23 +97,24 @@ class Player:
         trajectory_id = str(UUID(int=self.randomness.getrandbits(128), version=4))
         started = time.perf_counter()
         try:
-            environment, first = await asyncio.to_thread(_opened, self.world, task)
+            begun = beginning or await self.begin(task)
         except WorldUnavailable as away:
             return Attempt(task, trajectory_id, False, 0, None, time.perf_counter() - started, error=str(away))
+        messages = opening(self.world, f"{recalled}\n{begun.seen}" if recalled else begun.seen)
         recorder = Recorder(
             self.outbox,
             agent_id=self.agent_id,
             model=self.model,
             session_id=session_id,
             trajectory_id=trajectory_id,
-            task_context=task_context(self.world, task, opening(self.world, first)),
+            task_context=task_context(self.world, task, messages),
             metadata={"temperature": self.temperature, "framework": "rl-pipeline-agents"},
             opt_out=self.evaluation,
         )
         async with recorder as trajectory:
-            episode = _Episode(task, opening(self.world, first))
+            episode = _Episode(task, messages)
             try:
-                await self._play(environment, episode, trajectory, session_id)
+                await self._play(begun.environment, episode, trajectory, session_id)
             except (GatewayFailed, WorldUnavailable) as failed:
                 episode.error = str(failed)
                 trajectory.discard()
@@ -121,6 +137,7 @@ class Player:
             said,
             episode.error,
             episode.turn_seconds,
+            episode.messages,
         )
 
     async def _play(
@@ -222,10 +239,10 @@ class _Episode:
     turn_seconds: list[float] = field(default_factory=list)
 
 
-def _opened(world: World, task: Task) -> tuple[Environment, str]:
-    """An attempt and what it shows first; for a thread, because a world may be a server far away."""
+def _begun(world: World, task: Task) -> Beginning:
+    """For a thread, because a world may be a server far away."""
     environment = world.open(task)
-    return environment, environment.observe()
+    return Beginning(environment, environment.observe())
 
 
 def _said(answer: Mapping[str, Any]) -> str:
