@@ -1,9 +1,10 @@
 """How many agents the embedded stack bears at once: they play through the gateway for minutes, with the embedded model.
 
 `rl-pipeline up` runs as a user would run it, with Dagster ingesting and scoring what is played; 100 agents play one
-task after another, each attempt a session of its own, recorded like any agent's. `episodes_per_s` counts attempts that
-came to their end, `errors` those that got no answer at least once, `arrived` what the stream has of them afterwards.
-`latency_p50_ms` and `latency_p99_ms` are of a turn: the answer, the world, and the recording.
+task after another, each attempt a session of its own, recorded like any agent's. No training competes with them.
+`episodes` and `episodes_per_s` count attempts that came to their end, `errors` those that were cut off, `arrived` what
+the stream has afterwards: the episodes, all of them, or the benchmark fails. `latency_p50_ms` and `latency_p99_ms` are
+over all turns, each timed by itself: the answer, the world, and the recording.
 """
 
 import argparse
@@ -34,6 +35,9 @@ from rl_pipeline.settings import Settings
 
 AGENTS = 100
 SECONDS = 300
+START_SECONDS = 300
+NEVER = 10**9
+"""So many new trajectories start a training."""
 
 
 def main() -> None:
@@ -47,22 +51,28 @@ def main() -> None:
         started = time.perf_counter()
         made = asyncio.run(play(record.urls["gateway"], outbox, seconds))
         took = time.perf_counter() - started
-        outbox.wait_until_sent(120)
+        sent = outbox.wait_until_sent(120)
         with open_stream(settings) as stream:
             arrived = stream.state("RL_TRAJECTORIES").messages
+        counts = outbox.counts
         outbox.close()
-    turns = sorted(1000 * one.seconds / one.turns for one in made if one.turns)
+    ended = [one for one in made if one.error is None]
+    turns = sorted(1000 * seconds for one in ended for seconds in one.turn_seconds)
+    if not turns:
+        raise SystemExit(f"nobody got an answer: {made[0].error if made else 'nobody played'}")
     figures = {
         "agents": AGENTS,
-        "episodes_per_s": round(len(made) / took, 1),
-        "errors": sum(one.error is not None for one in made),
-        "episodes": len(made),
+        "episodes_per_s": round(len(ended) / took, 1),
+        "errors": len(made) - len(ended),
+        "episodes": len(ended),
         "arrived": arrived,
-        "turns_per_s": round(sum(one.turns for one in made) / took),
+        "turns_per_s": round(len(turns) / took),
         "latency_p50_ms": round(turns[len(turns) // 2], 1),
         "latency_p99_ms": round(turns[len(turns) * 99 // 100], 1),
     }
     print(json.dumps(figures))
+    if not sent or arrived != len(ended):
+        raise SystemExit(f"{len(ended)} episodes ended, {arrived} arrived: {counts}")
 
 
 async def play(gateway: str, outbox: Outbox, seconds: float) -> list[Attempt]:
@@ -85,11 +95,13 @@ async def play(gateway: str, outbox: Outbox, seconds: float) -> list[Attempt]:
 def running_stack(home: Path) -> Iterator[StackRecord]:
     """`rl-pipeline up`, once its gateway answers."""
     command = [str(Path(sysconfig.get_path("scripts")) / "rl-pipeline"), "up"]
-    environment = {"RL_PIPELINE_HOME": str(home), "PATH": "/usr/bin:/bin"}
+    triggers = dict.fromkeys(("RL_TRAINING_THRESHOLD", "RL_TRAINING_MIN_NEW"), str(NEVER))
+    environment = {"RL_PIPELINE_HOME": str(home), "PATH": "/usr/bin:/bin", **triggers}
+    deadline = time.monotonic() + START_SECONDS
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as stack:
         try:
             while not (record := read_record(home)) or not answers(record.urls.get("gateway", "")):
-                if stack.poll() is not None:
+                if stack.poll() is not None or time.monotonic() > deadline:
                     raise SystemExit("the stack did not start")
                 time.sleep(0.5)
             yield record

@@ -6,7 +6,7 @@ for that model. The agent knows nothing of models: who answered stands in the an
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from random import Random
@@ -20,17 +20,27 @@ from rl_pipeline.collection import Outbox, Recorder
 from rl_pipeline.collection.recording import OpenTrajectory
 from rl_pipeline.collection.turns import ObservationKind
 from rl_pipeline.contracts import Feedback
-from rl_pipeline.environments.environment import Environment, Task, World
+from rl_pipeline.environments.environment import Environment, Task, World, WorldUnavailable
 from rl_pipeline.environments.playing import Message, opening
 from rl_pipeline.environments.recording import task_context
 from rl_pipeline.errors import PipelineError
 
 _ANSWER_SECONDS = 60.0
+_RATING_SECONDS = 5.0
 _RATED: Mapping[Opinion, str] = {"thumbs_up": "positive", "thumbs_down": "negative"}
 
 
 class GatewayFailed(PipelineError):
     """The gateway gave no answer to work with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """An attempt that waits for its first action."""
+
+    environment: Environment
+    seen: str
+    """What it shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +56,11 @@ class Attempt:
     seconds: float
     feedback: Feedback | None = None
     error: str | None = None
-    """Why there was no answer, where there was none."""
+    """Why it was cut off, where the gateway or the world gave no answer: then it says nothing about the model."""
+    turn_seconds: Sequence[float] = ()
+    """Of each whole turn: the answer, the world, and the recording."""
+    messages: Sequence[Message] = ()
+    """All that was said, from what the agent was shown first to what it was shown last."""
 
 
 @dataclass(slots=True)
@@ -67,51 +81,70 @@ class Player:
     opinions: OpinionRule = field(default_factory=OpinionRule)
     evaluation: bool = False
     """Attempts to measure with: not recorded, and nobody has an opinion of them."""
+    publishes_opinions: bool = True
+    """Else whoever has the attempts publishes their feedback."""
 
-    async def attempt(self, task: Task) -> Attempt:
-        """From the first observation to the end; that the gateway fails ends it, and is told in the result."""
+    async def begin(self, task: Task) -> Beginning:
+        """Open the world for an attempt. Raises `WorldUnavailable`."""
+        return await asyncio.to_thread(_begun, self.world, task)
+
+    async def attempt(self, task: Task, *, beginning: Beginning | None = None, recalled: str = "") -> Attempt:
+        """From the first observation to the end; `recalled` is shown before it.
+
+        That the gateway or the world fails ends it, and is told in the result; nothing of it is published then.
+        """
         session_id = f"{self.agent_id}-{self.randomness.getrandbits(64):016x}"
-        environment = self.world.open(task)
+        trajectory_id = str(UUID(int=self.randomness.getrandbits(128), version=4))
+        started = time.perf_counter()
+        try:
+            begun = beginning or await self.begin(task)
+        except WorldUnavailable as away:
+            return Attempt(task, trajectory_id, False, 0, None, time.perf_counter() - started, error=str(away))
+        messages = opening(self.world, f"{recalled}\n{begun.seen}" if recalled else begun.seen)
         recorder = Recorder(
             self.outbox,
             agent_id=self.agent_id,
             model=self.model,
             session_id=session_id,
-            trajectory_id=str(UUID(int=self.randomness.getrandbits(128), version=4)),
-            task_context=task_context(self.world, task, opening(self.world, environment.observe())),
+            trajectory_id=trajectory_id,
+            task_context=task_context(self.world, task, messages),
             metadata={"temperature": self.temperature, "framework": "rl-pipeline-agents"},
             opt_out=self.evaluation,
         )
-        started = time.perf_counter()
         async with recorder as trajectory:
-            episode = _Episode(task, opening(self.world, environment.observe()))
+            episode = _Episode(task, messages)
             try:
-                await self._play(environment, episode, trajectory, session_id)
-            except GatewayFailed as failed:
+                await self._play(begun.environment, episode, trajectory, session_id)
+            except (GatewayFailed, WorldUnavailable) as failed:
                 episode.error = str(failed)
+                trajectory.discard()
             trajectory.end("success" if episode.success else "failed")
             opinion = None
             if not self.evaluation and not episode.error:
                 opinion = self.opinions.opinion(episode.success, self.randomness)
             if opinion:
                 await self._rate(session_id, opinion)
+        said = feedback(opinion, trajectory_id, session_id, datetime.now(UTC), self.randomness) if opinion else None
+        if said and self.publishes_opinions:
+            await self._publish(said)
         return Attempt(
             task,
-            trajectory.trajectory_id,
+            trajectory_id,
             episode.success,
             episode.turns,
             episode.model_version,
             time.perf_counter() - started,
-            feedback(opinion, trajectory.trajectory_id, session_id, datetime.now(UTC), self.randomness)
-            if opinion
-            else None,
+            said,
             episode.error,
+            episode.turn_seconds,
+            episode.messages,
         )
 
     async def _play(
         self, environment: Environment, episode: "_Episode", trajectory: OpenTrajectory, session_id: str
     ) -> None:
         for _ in range(self.world.max_turns):
+            began = time.perf_counter()
             last = episode.messages[-1]
             kind: ObservationKind = "user_message" if last["role"] == "user" else "tool_result"
             with trajectory.turn(last["content"], kind=kind) as turn:
@@ -127,6 +160,7 @@ class Player:
                 else:
                     turn.fail(outcome.observation, outcome.observation)
             episode.turns += 1
+            episode.turn_seconds.append(time.perf_counter() - began)
             episode.messages.append({"role": "assistant", "content": said})
             episode.messages.append({"role": "tool", "content": outcome.observation})
             if outcome.done:
@@ -158,25 +192,36 @@ class Player:
         return content
 
     async def _rate(self, session_id: str, opinion: Opinion) -> None:
-        """While the session is open, so that a rollout hears of it at once; lost, it still goes by the stream."""
+        """While the session is open, so that a rollout hears of it at once; lost, it hears of it by the stream."""
         body = {"session_id": session_id, "feedback": _RATED[opinion]}
+        patience = aiohttp.ClientTimeout(total=_RATING_SECONDS)
         try:
-            async with self.http.post(f"{self.gateway}/v1/feedback", json=body) as answer:
+            async with self.http.post(f"{self.gateway}/v1/feedback", json=body, timeout=patience) as answer:
                 await answer.read()
         except (aiohttp.ClientError, TimeoutError):
             return
 
+    async def _publish(self, said: Feedback) -> None:
+        """Whatever the gateway has answered: what it is told counts for a rollout, and rewards read the stream."""
+        try:
+            await asyncio.to_thread(self.outbox.post, said)
+        except OSError as error:
+            self.outbox.counting.failed("keeping feedback", error)
+
 
 async def play_all(players: Iterable[Player], tasks: Iterable[Task]) -> list[Attempt]:
-    """All tasks, each attempted once by whichever player is free; in the order in which the attempts ended."""
-    waiting, attempts = iter(tasks), []
+    """All tasks, each attempted once by whichever player is free, in the order in which the attempts ended; never more
+    at once in a world than it allows."""
+    crew, waiting, attempts = list(players), iter(tasks), []
+    places = {id(player.world): asyncio.Semaphore(player.world.max_at_once) for player in crew}
 
     async def work(player: Player) -> None:
         for task in waiting:
-            attempts.append(await player.attempt(task))
+            async with places[id(player.world)]:
+                attempts.append(await player.attempt(task))
 
     async with asyncio.TaskGroup() as group:
-        for player in players:
+        for player in crew:
             group.create_task(work(player))
     return attempts
 
@@ -191,6 +236,13 @@ class _Episode:
     success: bool = False
     model_version: str | None = None
     error: str | None = None
+    turn_seconds: list[float] = field(default_factory=list)
+
+
+def _begun(world: World, task: Task) -> Beginning:
+    """For a thread, because a world may be a server far away."""
+    environment = world.open(task)
+    return Beginning(environment, environment.observe())
 
 
 def _said(answer: Mapping[str, Any]) -> str:

@@ -103,10 +103,13 @@ class OpenTrajectory:
     @harmless
     def opt_out(self) -> None:
         """The user refuses: what was recorded is removed, and nothing more is."""
-        if self._recording:
-            self._recording = False
-            self._outbox.forget(self.trajectory_id)
-            self.counting.add("opted_out")
+        self._forget("opted_out")
+
+    @harmless
+    def discard(self) -> None:
+        """It tells nothing of the agent, such as a task that a fault elsewhere cut off: removed like what a user
+        refuses."""
+        self._forget("discarded")
 
     def finish(self, error: BaseException | None = None) -> "Future[None] | None":
         """For `Recorder`: the block has ended; the future ends when the trajectory is on the disk."""
@@ -140,6 +143,12 @@ class OpenTrajectory:
         if brought:
             self._seen = {"type": "tool_result", "content": brought}
         self._write(content)
+
+    def _forget(self, kind: str) -> None:
+        if self._recording:
+            self._recording = False
+            self._outbox.forget(self.trajectory_id)
+            self.counting.add(kind)
 
     def _write(self, turn: dict[str, Any]) -> None:
         if self._recording:

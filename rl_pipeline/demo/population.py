@@ -136,6 +136,7 @@ class Population:
             randomness=Random(f"{self.profile.seed} {self._rounds} {number} {evaluation}"),  # noqa: S311 - repeatable
             opinions=_TALKATIVE,
             evaluation=evaluation,
+            publishes_opinions=False,  # `tell_opinions` does
         )
 
 

@@ -18,6 +18,11 @@ def plain(value: Any) -> str:
     return _UNSEEN.sub(lambda found: f"⟨U+{ord(found.group()):04X}⟩", text.replace("\r\n", "\n"))
 
 
+def one_line(value: Any) -> str:
+    """A value as a line of text: a name with a break in it begins no line of its own."""
+    return " ".join(plain(value).split())
+
+
 def html(value: Any) -> str:
     """A value as HTML that shows its text and does nothing; placeholders of redaction are marked."""
     marked, end = [], 0
@@ -31,7 +36,7 @@ def html(value: Any) -> str:
 
 
 def moment(time: datetime | str | None) -> str:
-    """A moment in UTC, to the second."""
+    """A moment in UTC, to the second. What is no moment stays what it was: text like any other."""
     if isinstance(time, datetime):
         return f"{time:%Y-%m-%d %H:%M:%S}"
     return str(time or "")[:19].replace("T", " ")

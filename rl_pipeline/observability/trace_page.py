@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from typing import Any
 
+from rl_pipeline.contracts.feedback import FeedbackSignal
 from rl_pipeline.observability.readable import action_name, html, moment
 from rl_pipeline.observability.traces import Row, Trace
 
@@ -141,7 +142,7 @@ def _reward(trace: Trace) -> str:
     if len(trace.revisions) > 1:
         earlier = [
             (
-                moment(one["scored_at"]),
+                html(moment(one["scored_at"])),
                 _number(str(one["revision"])),
                 f"<code>{html(one['configuration'])}</code>",
                 _number(f"{one['raw_total']:.3f}"),
@@ -229,7 +230,11 @@ def _sampling(turn: Row) -> str:
 
 
 def _feedback(trace: Trace) -> str:
-    inside = [{**signal, "channel": "in the trajectory"} for signal in trace.document["metadata"].get("feedback") or ()]
+    # A signal is open to names that are not ours, and only ours mean what the columns say.
+    inside = [
+        {"channel": "in the trajectory", **{name: signal.get(name) for name in FeedbackSignal.model_fields}}
+        for signal in trace.document["metadata"].get("feedback") or ()
+    ]
     rows = [
         (
             html(str(one["kind"]).replace("_", " ")),
@@ -237,7 +242,7 @@ def _feedback(trace: Trace) -> str:
             html(one.get("text") or ""),
             html(str(one["turn_id"])) if one.get("turn_id") else "all of it",
             html(one.get("channel") or ""),
-            moment(one.get("heard_at") or one.get("timestamp")),
+            html(moment(one.get("heard_at") or one.get("timestamp"))),
         )
         for one in [*inside, *trace.feedback]
     ]
@@ -262,7 +267,7 @@ def _trained(trace: Trace) -> str:
             _number(f"{one['raw_total']:.3f}"),
             _number(str(one["reward_revision"])),
             _number(f"{one['trajectories']:,}"),
-            moment(one["created_at"]),
+            html(moment(one["created_at"])),
         )
         for one in trace.datasets
     ]
@@ -275,7 +280,7 @@ def _trained(trace: Trace) -> str:
             f"<code>{html(one['dataset_id'])}</code>",
             html(one["model_id"] or "not released"),
             "yes" if one["deployed"] else "no",
-            moment(one["created_at"]),
+            html(moment(one["created_at"])),
         )
         for one in trace.checkpoints
     ]

@@ -1,27 +1,33 @@
 """The embedded agent against a real gateway, with what it recorded read from a real stream."""
 
 import asyncio
+import json
 import re
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
+from threading import Event
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
 
-from rl_pipeline.agents import Attempt, OpinionRule, Player, play_all
+from rl_pipeline.agents import Attempt, OpinionRule, Player, play_all, player
 from rl_pipeline.collection import Outbox
-from rl_pipeline.contracts import validate_trajectory
+from rl_pipeline.contracts import serialize, validate_trajectory
 from rl_pipeline.embedded.nats_server import NatsServer
-from rl_pipeline.environments.crafting import CraftingWorld, next_command
+from rl_pipeline.environments.agentgym import AgentGymWorld
+from rl_pipeline.environments.crafting import CraftingEnvironment, CraftingWorld, next_command
 from rl_pipeline.environments.environment import Task
+from rl_pipeline.environments.environment import World as TaskWorld
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline_tests.collection.recordings import OpenOutbox, arrived, sent_by
+from rl_pipeline_tests.environments.agentgym_server import agentgym_server
 from rl_pipeline_tests.serving.gateway_world import World
 from rl_pipeline_tests.serving.stub_backend import StubBackend, answer_500
 
@@ -71,13 +77,19 @@ def outbox(open_outbox: OpenOutbox, stream: JetStream, nats_server: NatsServer) 
     return open_outbox(nats_server.url)
 
 
-def attempts(world: World, outbox: Outbox, tasks: list[Task], *, players: int = 1, **more: Any) -> list[Attempt]:
+async def guesses_wrong(_stub: StubBackend, _request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+    return answered("Action: say 1")
+
+
+def attempts(
+    world: World, outbox: Outbox, tasks: list[Task], *, players: int = 1, where: TaskWorld = CRAFTING, **more: Any
+) -> list[Attempt]:
     async def play() -> list[Attempt]:
         async with aiohttp.ClientSession() as http:
             gateway = f"http://127.0.0.1:{world.gateway.port}"
             crew = [
                 Player(
-                    CRAFTING,
+                    where,
                     gateway,
                     outbox,
                     http,
@@ -91,6 +103,11 @@ def attempts(world: World, outbox: Outbox, tasks: list[Task], *, players: int = 
             return await play_all(crew, tasks)
 
     return asyncio.run(play())
+
+
+def opinions_told(outbox: Outbox, stream: JetStream) -> list[dict[str, Any]]:
+    assert outbox.wait_until_sent(120), outbox.counts
+    return arrived(stream, "RL_FEEDBACK")
 
 
 def test_what_it_did_arrives_with_its_task_its_turns_and_who_answered(
@@ -123,6 +140,18 @@ def test_an_attempt_that_leads_nowhere_is_recorded_as_failed(world: World, outbo
     assert {turn["result"]["success"] for turn in told["turns"]} == {False}
 
 
+def test_every_turn_is_timed_by_itself(world: World, outbox: Outbox) -> None:
+    async def hesitates_at_first(stub: StubBackend, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        await asyncio.sleep(0.3 if len(body["messages"]) == 1 else 0)
+        return await knows_the_way(stub, request, body)
+
+    world.old.behaviour = hesitates_at_first
+    [made] = attempts(world, outbox, CRAFTING.tasks(1, seed=2, tiers=(2,)))
+    assert len(made.turn_seconds) == made.turns > 1
+    assert made.turn_seconds[0] > 0.25
+    assert sum(made.turn_seconds) <= made.seconds
+
+
 def test_how_answers_were_drawn_is_recorded_where_the_server_tells_it(
     world: World, outbox: Outbox, stream: JetStream
 ) -> None:
@@ -148,28 +177,115 @@ def test_many_at_once_attempt_every_task_once_and_each_stays_with_its_model(
     assert set.union(*answered_by) == {world.old.name, world.new.name}
 
 
-def test_a_gateway_without_an_answer_ends_the_attempt_and_is_told(
+def test_a_gateway_without_an_answer_ends_the_attempt_and_says_nothing_about_the_model(
     world: World, outbox: Outbox, stream: JetStream
 ) -> None:
     world.old.behaviour = answer_500
     [made] = attempts(world, outbox, CRAFTING.tasks(1, seed=2))
     assert made.error is not None
     assert "500" in made.error
-    [told] = sent_by(outbox, stream)
-    assert told["task_context"]["task_status"] == "failed"
+    assert sent_by(outbox, stream) == []
+    assert outbox.counts.discarded == 1
+
+
+@pytest.mark.parametrize("when", ["from the beginning", "in the middle"])
+def test_a_world_that_is_away_is_told_of_each_attempt_and_stops_nobody(
+    world: World, outbox: Outbox, stream: JetStream, when: str
+) -> None:
+    world.old.behaviour = guesses_wrong
+    with ExitStack() as running:
+        gym, url = running.enter_context(agentgym_server("textcraft"))
+        far = AgentGymWorld("textcraft", url, (3, 8), 0.5)
+        if when == "in the middle":
+            gym.stuck.set()
+        else:
+            running.close()
+        made = attempts(world, outbox, far.tasks(3, seed=1), players=2, where=far, opinions=ALWAYS)
+    assert len(made) == 3
+    assert all("AgentGym's server" in (one.error or "") and one.feedback is None for one in made)
+    assert sent_by(outbox, stream) == []
+
+
+def test_a_world_that_takes_its_time_to_open_holds_up_nobody_else(world: World, outbox: Outbox) -> None:
+    world.old.behaviour = knows_the_way
+    others_go_on = Event()
+
+    class Slow(CraftingWorld):
+        def open(self, task: Task) -> CraftingEnvironment:
+            assert others_go_on.wait(10), "the event loop waits with it"
+            return super().open(task)
+
+    async def play() -> Attempt:
+        async with aiohttp.ClientSession() as http:
+            asyncio.get_running_loop().call_later(0.05, others_go_on.set)
+            gateway = f"http://127.0.0.1:{world.gateway.port}"
+            return await Player(Slow(), gateway, outbox, http, "agent", "policy", Random(0)).attempt(task)
+
+    [task] = CRAFTING.tasks(1, seed=2, tiers=(1,))
+    assert asyncio.run(play()).success
+
+
+def test_no_more_attempts_are_under_way_than_the_world_keeps_apart(world: World, outbox: Outbox) -> None:
+    world.old.behaviour = guesses_wrong
+    with agentgym_server("webarena") as (gym, url):
+        far = AgentGymWorld("webarena", url, (3, 8), 60)
+        made = attempts(world, outbox, far.tasks(4, seed=1), players=4, where=far)
+        assert [one.error for one in made] == [None] * 4
+        assert len(gym.games) == far.max_at_once == 1
 
 
 @pytest.mark.parametrize(
     ("behaviour", "kind", "negative"), [(knows_the_way, "thumbs_up", 0), (knows_nothing, "thumbs_down", 1)]
 )
-def test_what_its_user_thinks_reaches_the_gateway_and_is_there_to_be_published(
-    world: World, outbox: Outbox, behaviour: Any, kind: str, negative: int
+def test_what_its_user_thinks_reaches_the_gateway_and_the_stream(
+    *, world: World, outbox: Outbox, stream: JetStream, behaviour: Any, kind: str, negative: int
 ) -> None:
     world.old.behaviour = behaviour
     [made] = attempts(world, outbox, CRAFTING.tasks(1, seed=2, tiers=(1,)), opinions=ALWAYS)
     assert made.feedback is not None
     assert (made.feedback.kind, str(made.feedback.trajectory_id)) == (kind, made.trajectory_id)
     assert world.metrics(world.old.name)["negative_feedback"] == negative
+    assert opinions_told(outbox, stream) == [json.loads(serialize(made.feedback))]
+
+
+@pytest.mark.parametrize("answer", ["none", "404"])
+def test_what_its_user_thinks_reaches_the_stream_where_the_gateway_does_not_take_it(
+    outbox: Outbox, stream: JetStream, answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(player, "_RATING_SECONDS", 0.2)
+
+    async def chat(request: web.Request) -> web.Response:
+        return answered(command_for((await request.json())["messages"]))
+
+    async def rate(_request: web.Request) -> web.Response:
+        if answer == "none":
+            await asyncio.sleep(60)
+        return web.json_response({"error": {"message": "no such session is open"}}, status=404)
+
+    async def play() -> Attempt:
+        gateway = web.Application()
+        gateway.add_routes([web.post("/v1/chat/completions", chat), web.post("/v1/feedback", rate)])
+        runner = web.AppRunner(gateway, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        try:
+            async with aiohttp.ClientSession() as http:
+                url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+                agent = Player(CRAFTING, url, outbox, http, "agent", "policy", Random(answer), opinions=ALWAYS)
+                return await agent.attempt(CRAFTING.tasks(1, seed=2, tiers=(1,))[0])
+        finally:
+            await runner.cleanup()
+
+    made = asyncio.run(play())
+    assert made.success
+    assert [one["trajectory_id"] for one in opinions_told(outbox, stream)] == [made.trajectory_id]
+
+
+def test_opinions_may_be_left_to_whoever_has_the_attempts(world: World, outbox: Outbox, stream: JetStream) -> None:
+    world.old.behaviour = knows_the_way
+    [made] = attempts(world, outbox, CRAFTING.tasks(1, seed=2), opinions=ALWAYS, publishes_opinions=False)
+    assert made.feedback is not None
+    assert opinions_told(outbox, stream) == []
 
 
 def test_the_documented_example_plays_and_is_recorded(

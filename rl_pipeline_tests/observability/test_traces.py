@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 
 from rl_pipeline.cli import main
+from rl_pipeline.contracts import Trajectory
 from rl_pipeline.observability.trace_page import trace_page
 from rl_pipeline.observability.trace_text import trace_text
 from rl_pipeline.observability.traces import NoTrace, Trace, trace_of
@@ -41,28 +42,35 @@ def trace(warehouse: ClickHouseWarehouse) -> Trace:
     return trace_of(warehouse, ID)
 
 
-def infested(value: Any) -> Any:
-    """The value with hostile text in place of every text, and after every name that is not ours."""
+def infested(value: Any, text: str, more: dict[str, str]) -> Any:
+    """The value with hostile text in place of every text, and more of it in every object."""
     if isinstance(value, str):
-        return HOSTILE
+        return text
     if isinstance(value, list):
-        return [infested(each) for each in value]
+        return [infested(each, text, more) for each in value]
     if isinstance(value, dict):
-        return {name: infested(each) for name, each in value.items()}
+        return more | {name: infested(each, text, more) for name, each in value.items()}
     return value
 
 
-def infested_trace(trace: Trace) -> Trace:
-    whole = replace(trace, **{name: infested(deepcopy(value)) for name, value in vars(trace).items()})
-    whole.turns[0]["action"]["tool_args"] = {HOSTILE: HOSTILE, "deep": {HOSTILE: [HOSTILE]}}
-    return whole
+def infested_trace(trace: Trace, text: str = HOSTILE) -> Trace:
+    """In the document, whose objects are open, with every name that our tables have and the contract does not."""
+    assert trace.reward is not None
+    tables = [trace.stored, trace.reward, *trace.revisions, *trace.feedback, *trace.datasets, *trace.checkpoints]
+    names = set.union(*map(set, tables)) - set(re.findall(r"\w+", json.dumps(Trajectory.model_json_schema())))
+    assert {"heard_at", "created_at", "evidences"} <= names
+    rows = {name: infested(deepcopy(value), text, {}) for name, value in vars(trace).items() if name != "document"}
+    document = infested(deepcopy(trace.document), text, dict.fromkeys([*names, text], text))
+    document["turns"][0]["action"]["tool_args"] = {text: text, "deep": {text: [text]}}
+    return replace(trace, document=document, **rows)
 
 
 def test_a_trace_has_turns_rewards_credit_feedback_and_what_learnt_from_it(trace: Trace) -> None:
     assert [turn["turn_id"] for turn in trace.turns] == [1, 2, 3, 4]
     assert trace.reward is not None
     assert len(trace.turn_rewards) == 4
-    assert sum(reward or 0 for reward in trace.turn_rewards) == pytest.approx(trace.reward["raw_total"], abs=0.3)
+    assert None not in trace.turn_rewards
+    assert sum(reward or 0 for reward in trace.turn_rewards) == pytest.approx(trace.reward["raw_total"])
     assert {part.name for part in trace.components} == {"task_completion", "code_quality", "user_feedback"}
     assert all(part.evidence for part in trace.components)
     assert sum(trace.credits.values()) == pytest.approx(trace.reward["raw_total"])
@@ -175,6 +183,13 @@ def test_the_terminal_shows_it_in_short_and_no_text_moves_its_cursor(trace: Trac
     told = trace_text(replace(trace, document=escaping))
     assert "⟨U+001B⟩[2J" in told
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f\u202e]", told)
+
+
+def test_no_name_or_text_begins_a_line_of_its_own_in_the_terminal(trace: Trace) -> None:
+    own = trace_text(trace).splitlines()
+    forged = trace_text(infested_trace(trace, "a\r\nreward: 1.000 raw\n\n9. response")).splitlines()
+    assert len(forged) == len(own) - len(trace.credits) + 1, "all agents have the same name there"
+    assert sum(line.startswith("reward: ") for line in forged) == 1
 
 
 def test_what_was_not_scored_and_taught_nothing_is_shown_all_the_same(trace: Trace) -> None:

@@ -28,6 +28,8 @@ class Counts:
     posted: int = 0
     """Messages of another kind, such as feedback, that the stream has acknowledged."""
     opted_out: int = 0
+    discarded: int = 0
+    """Taken back by whoever recorded them."""
     late: int = 0
     """Blocks that ended before their trajectory was on the disk."""
     failures: int = 0
