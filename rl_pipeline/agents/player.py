@@ -61,30 +61,33 @@ class Player:
     agent_id: str
     model: str
     """What the agent calls its model, whoever answers in its name."""
-    randomness: Random
     temperature: float = 1.0
     max_tokens: int = 16
     opinions: OpinionRule = field(default_factory=OpinionRule)
     evaluation: bool = False
     """Attempts to measure with: not recorded, and nobody has an opinion of them."""
 
-    async def attempt(self, task: Task) -> Attempt:
-        """From the first observation to the end; that the gateway fails ends it, and is told in the result."""
-        session_id = f"{self.agent_id}-{self.randomness.getrandbits(64):016x}"
+    async def attempt(self, task: Task, randomness: Random) -> Attempt:
+        """From the first observation to the end; that the gateway fails ends it, and is told in the result.
+
+        Ids, answers and the user's opinion are drawn by `randomness`: the same gives the same attempt with the same
+        model, where the server heeds the seed of a request.
+        """
+        session_id = f"{self.agent_id}-{randomness.getrandbits(64):016x}"
         environment = self.world.open(task)
         recorder = Recorder(
             self.outbox,
             agent_id=self.agent_id,
             model=self.model,
             session_id=session_id,
-            trajectory_id=str(UUID(int=self.randomness.getrandbits(128), version=4)),
+            trajectory_id=str(UUID(int=randomness.getrandbits(128), version=4)),
             task_context=task_context(self.world, task, opening(self.world, environment.observe())),
             metadata={"temperature": self.temperature, "framework": "rl-pipeline-agents"},
             opt_out=self.evaluation,
         )
         started = time.perf_counter()
         async with recorder as trajectory:
-            episode = _Episode(task, opening(self.world, environment.observe()))
+            episode = _Episode(task, opening(self.world, environment.observe()), randomness)
             try:
                 await self._play(environment, episode, trajectory, session_id)
             except GatewayFailed as failed:
@@ -92,7 +95,7 @@ class Player:
             trajectory.end("success" if episode.success else "failed")
             opinion = None
             if not self.evaluation and not episode.error:
-                opinion = self.opinions.opinion(episode.success, self.randomness)
+                opinion = self.opinions.opinion(episode.success, randomness)
             if opinion:
                 await self._rate(session_id, opinion)
         return Attempt(
@@ -102,9 +105,7 @@ class Player:
             episode.turns,
             episode.model_version,
             time.perf_counter() - started,
-            feedback(opinion, trajectory.trajectory_id, session_id, datetime.now(UTC), self.randomness)
-            if opinion
-            else None,
+            feedback(opinion, trajectory.trajectory_id, session_id, datetime.now(UTC), randomness) if opinion else None,
             episode.error,
         )
 
@@ -115,7 +116,7 @@ class Player:
             last = episode.messages[-1]
             kind: ObservationKind = "user_message" if last["role"] == "user" else "tool_result"
             with trajectory.turn(last["content"], kind=kind) as turn:
-                answer = await self._ask(episode.messages, session_id)
+                answer = await self._ask(episode, session_id)
                 said = _said(answer)
                 episode.model_version = answer.get("model")
                 turn.answer(said, model_version=episode.model_version, **_drawn(answer))
@@ -133,11 +134,12 @@ class Player:
                 episode.success = outcome.success
                 return
 
-    async def _ask(self, messages: list[Message], session_id: str) -> dict[str, Any]:
+    async def _ask(self, episode: "_Episode", session_id: str) -> dict[str, Any]:
         body = {
             "model": self.model,
-            "messages": messages,
+            "messages": episode.messages,
             "temperature": self.temperature,
+            "seed": episode.randomness.getrandbits(31),
             "max_tokens": self.max_tokens,
             "logprobs": True,
             "return_token_ids": True,
@@ -167,13 +169,17 @@ class Player:
             return
 
 
-async def play_all(players: Iterable[Player], tasks: Iterable[Task]) -> list[Attempt]:
-    """All tasks, each attempted once by whichever player is free; in the order in which the attempts ended."""
-    waiting, attempts = iter(tasks), []
+async def play_all(players: Iterable[Player], tasks: Iterable[Task], *, seed: object) -> list[Attempt]:
+    """All tasks, each attempted once by whichever player is free; in the order in which the attempts ended.
+
+    What an attempt draws depends on the seed and on the place of its task, not on who was free.
+    """
+    waiting, attempts = iter(enumerate(tasks)), []
 
     async def work(player: Player) -> None:
-        for task in waiting:
-            attempts.append(await player.attempt(task))
+        for place, task in waiting:
+            luck = Random(f"{seed} {place}")  # noqa: S311 - to repeat it is the point
+            attempts.append(await player.attempt(task, luck))
 
     async with asyncio.TaskGroup() as group:
         for player in players:
@@ -187,6 +193,7 @@ class _Episode:
 
     task: Task
     messages: list[Message]
+    randomness: Random
     turns: int = 0
     success: bool = False
     model_version: str | None = None

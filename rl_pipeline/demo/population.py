@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import sqrt
-from random import Random
 from time import monotonic
 
 import aiohttp
@@ -50,7 +49,7 @@ class Measured:
 
 @dataclass(slots=True)
 class Population:
-    """Agents that attempt one task after another; the same seed gives the same tasks."""
+    """Agents that attempt one task after another; the same seed gives the same tasks, and the same luck with them."""
 
     scene: Scene
     profile: DemoProfile
@@ -59,6 +58,7 @@ class Population:
     attempts: list[Attempt] = field(default_factory=list)
     """All that were recorded."""
     _rounds: int = 0
+    _measures: int = 0
     _told: int = 0
 
     def play(self, count: int) -> list[Attempt]:
@@ -68,7 +68,7 @@ class Population:
         seed = self.profile.seed * 1_000_003 + self._rounds
         held_out = {task.id for task in self._held_out()}
         tasks = [task for task in self.world.tasks(count * 2, seed=seed) if task.id not in held_out][:count]
-        made = self._all(tasks, evaluation=False)
+        made = self._all(tasks, f"round {self._rounds}", evaluation=False)
         if not self.outbox.wait_until_sent(_SENDING_SECONDS):
             raise DemoFailed(f"the stream has not taken all trajectories: {self.outbox.counts}")
         self.attempts += made
@@ -93,7 +93,8 @@ class Population:
 
         Nothing of it is recorded.
         """
-        made = self._all(self._held_out(), evaluation=True)
+        self._measures += 1
+        made = self._all(self._held_out(), f"measure {self._measures}", evaluation=True)
         models = sorted({str(one.model_version) for one in made})
         if len(models) > 1:
             raise DemoFailed(f"more than one model answered while one should serve: {', '.join(models)}")
@@ -109,9 +110,9 @@ class Population:
     def _held_out(self) -> list[Task]:
         return self.world.tasks(self.profile.measured, seed=_HELD_OUT_SEED)
 
-    def _all(self, tasks: Sequence[Task], *, evaluation: bool) -> list[Attempt]:
+    def _all(self, tasks: Sequence[Task], occasion: str, *, evaluation: bool) -> list[Attempt]:
         with ThreadPoolExecutor(1, "agents") as thread:
-            playing = thread.submit(asyncio.run, self._at_once(tasks, evaluation))
+            playing = thread.submit(asyncio.run, self._at_once(tasks, occasion, evaluation))
             self.scene.until(playing.done, "the agents did not come to an end", _PLAYING_SECONDS)
         made = playing.result()
         failed = [one.error for one in made if one.error]
@@ -119,11 +120,10 @@ class Population:
             raise DemoFailed(f"{len(failed)} of {len(made)} attempts got no answer: {failed[0]}")
         return made
 
-    async def _at_once(self, tasks: Sequence[Task], evaluation: bool) -> list[Attempt]:
+    async def _at_once(self, tasks: Sequence[Task], occasion: str, evaluation: bool) -> list[Attempt]:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
-            return await play_all(
-                [self._player(number, http, evaluation) for number in range(self.profile.agents)], tasks
-            )
+            players = [self._player(number, http, evaluation) for number in range(self.profile.agents)]
+            return await play_all(players, tasks, seed=f"{self.profile.seed} {occasion}")
 
     def _player(self, number: int, http: aiohttp.ClientSession, evaluation: bool) -> Player:
         return Player(
@@ -133,7 +133,6 @@ class Population:
             http,
             agent_id=f"crafting-agent-{number}",
             model=MODEL,
-            randomness=Random(f"{self.profile.seed} {self._rounds} {number} {evaluation}"),  # noqa: S311 - repeatable
             opinions=_TALKATIVE,
             evaluation=evaluation,
         )

@@ -7,7 +7,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import aiohttp
@@ -71,7 +70,9 @@ def outbox(open_outbox: OpenOutbox, stream: JetStream, nats_server: NatsServer) 
     return open_outbox(nats_server.url)
 
 
-def attempts(world: World, outbox: Outbox, tasks: list[Task], *, players: int = 1, **more: Any) -> list[Attempt]:
+def attempts(
+    world: World, outbox: Outbox, tasks: list[Task], *, players: int = 1, seed: object = None, **more: Any
+) -> list[Attempt]:
     async def play() -> list[Attempt]:
         async with aiohttp.ClientSession() as http:
             gateway = f"http://127.0.0.1:{world.gateway.port}"
@@ -83,12 +84,11 @@ def attempts(world: World, outbox: Outbox, tasks: list[Task], *, players: int = 
                     http,
                     agent_id=f"agent-{n}",
                     model="policy",
-                    randomness=Random(f"{world.generation} {n}"),
                     **{"opinions": NEVER, **more},
                 )
                 for n in range(players)
             ]
-            return await play_all(crew, tasks)
+            return await play_all(crew, tasks, seed=world.generation if seed is None else seed)
 
     return asyncio.run(play())
 
@@ -146,6 +146,30 @@ def test_many_at_once_attempt_every_task_once_and_each_stays_with_its_model(
     answered_by = [{turn["sampling"]["model_version"] for turn in one["turns"]} for one in told]
     assert all(len(models) == 1 for models in answered_by)
     assert set.union(*answered_by) == {world.old.name, world.new.name}
+
+
+def test_the_seed_and_the_place_of_a_task_decide_what_is_drawn_and_not_who_was_free(
+    world: World, outbox: Outbox
+) -> None:
+    drawn: dict[str, list[int]] = {}
+
+    async def listens(stub: StubBackend, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        drawn.setdefault(body["messages"][0]["content"], []).append(body["seed"])
+        return await knows_the_way(stub, request, body)
+
+    world.old.behaviour = listens
+    tasks = list({task.id: task for task in CRAFTING.tasks(20, seed=4)}.values())
+
+    def seeds_of(seed: str, players: int) -> dict[str, list[int]]:
+        drawn.clear()
+        attempts(world, outbox, tasks, players=players, seed=seed, evaluation=True)
+        return dict(drawn)
+
+    alone = seeds_of("one", players=1)
+    every = [seed for seeds in alone.values() for seed in seeds]
+    assert len(set(every)) == len(every), "each answer is drawn by luck of its own"
+    assert seeds_of("one", players=7) == alone
+    assert seeds_of("another", players=7) != alone
 
 
 def test_a_gateway_without_an_answer_ends_the_attempt_and_is_told(
