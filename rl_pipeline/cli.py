@@ -117,7 +117,7 @@ def status() -> None:
 def demo(
     cycles: Annotated[int, typer.Option(min=1, help="How often the policy is trained and released.")] = 3,
     episodes: Annotated[int, typer.Option(min=100, help="New trajectories after which a training is due.")] = 480,
-    seed: Annotated[int, typer.Option(min=0, help="Another one gives other tasks and other luck.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Another one gives other tasks and other luck.")] = 0,
     sabotage: Annotated[bool, typer.Option(help="Release a sabotaged model at the end, and see it taken back.")] = True,
     stay: Annotated[bool, typer.Option(help="Leave the Dagster UI open at the end.")] = False,
 ) -> None:

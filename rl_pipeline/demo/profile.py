@@ -63,5 +63,6 @@ def settings_of_demo(settings: Settings, profile: DemoProfile) -> Settings:
         "ingest_pending": profile.episodes,
         "rl_training_threshold": profile.episodes,
         "rl_training_sample_size": profile.episodes * 2,
+        "rl_training_seed": profile.seed,
     }
     return settings.model_copy(update={**FAST_CLOCK, **own})
