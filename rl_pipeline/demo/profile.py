@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 from rl_pipeline.errors import PipelineError
@@ -49,17 +50,17 @@ Ingest waits for the attempts of a cycle, or half a minute: a run costs seconds 
 An outcome that takes longer than a second on its way, and a reward longer than a minute, counts for none."""
 
 
-def settings_of_demo(settings: Settings, profile: DemoProfile) -> Settings:
-    """A home of its own below the user's, the fast clock, and the threshold of the profile."""
+def settings_of_demo(settings: Settings, profile: DemoProfile, home: Path) -> Settings:
+    """All of it in `home`, the fast clock, and the threshold of the profile."""
     foreign = [name.upper() for name in ("nats_url", "clickhouse_url") if name in settings.model_fields_set]
     if foreign:
         raise DemoFailed(f"the demo makes up data and must not reach real servers: unset {' and '.join(foreign)}")
-    home = settings.rl_pipeline_home.resolve() / "demo"
     own = {
         "rl_pipeline_home": home,
         "dagster_home": None,
         "model_storage_path": str(home / "objects" / "rl-checkpoints"),
         "trajectory_storage_path": str(home / "objects" / "trajectories"),
+        "training_work_directory": home / "training",
         "ingest_pending": profile.episodes,
         "rl_training_threshold": profile.episodes,
         "rl_training_sample_size": profile.episodes * 2,
