@@ -50,9 +50,17 @@ Ingest waits for the attempts of a cycle, or half a minute: a run costs seconds 
 An outcome that takes longer than a second on its way, and a reward longer than a minute, counts for none."""
 
 
+_ELSEWHERE = tuple(
+    name
+    for name in Settings.model_fields
+    if name.endswith(("_url", "_uri", "_endpoint", "_cluster", "_hostfile", "_command"))
+)
+"""What names a server, other machines, or a program that changes what is served there."""
+
+
 def settings_of_demo(settings: Settings, profile: DemoProfile, home: Path) -> Settings:
     """All of it in `home`, the fast clock, and the threshold of the profile."""
-    foreign = [name.upper() for name in ("nats_url", "clickhouse_url") if name in settings.model_fields_set]
+    foreign = [name.upper() for name in _ELSEWHERE if name in settings.model_fields_set]
     if foreign:
         raise DemoFailed(f"the demo makes up data and must not reach real servers: unset {' and '.join(foreign)}")
     own = {
