@@ -25,7 +25,9 @@ _ROUND = 64
 _ROUND_SECONDS = 5.0
 _TALKATIVE = OpinionRule(one_in=2)
 """More of these users speak than of others: a demo has minutes."""
-MODEL = "agent-zero-rl"
+_TASKS = "SELECT DISTINCT task_id FROM trajectories FINAL"
+_MODEL = "crafting-policy"
+"""What the agents call their model; who answers in its name stands in the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +67,29 @@ class Population:
         """So many attempts; they are on their way through the pipeline when this returns, and their users' opinions
         wait for `tell_opinions`."""
         self._rounds += 1
-        seed = self.profile.seed * 1_000_003 + self._rounds
-        held_out = {task.id for task in self._held_out()}
-        tasks = [task for task in self.world.tasks(count * 2, seed=seed) if task.id not in held_out][:count]
+        tasks = self.tasks(count, seed=self.profile.seed * 1_000_003 + self._rounds)
         made = self._all(tasks, f"round {self._rounds}", evaluation=False)
         if not self.outbox.wait_until_sent(_SENDING_SECONDS):
             raise DemoFailed(f"the stream has not taken all trajectories: {self.outbox.counts}")
         self.attempts += made
         return made
+
+    def tasks(self, count: int, *, seed: int, tiers: Sequence[int] = ()) -> list[Task]:
+        """So many tasks to learn from: none of them is held out."""
+        held_out = {task.id for task in self._held_out()}
+        chosen: list[Task] = []
+        drawn = count
+        while len(chosen) < count:
+            drawn *= 2
+            chosen = [task for task in self.world.tasks(drawn, seed=seed, tiers=tiers) if task.id not in held_out]
+        return chosen[:count]
+
+    def check_held_out(self) -> None:
+        """Raises `DemoFailed` where anybody could have learnt from a task that models are measured on."""
+        stored = {row["task_id"] for row in self.scene.rows(_TASKS)}
+        both = sorted(stored & {task.id for task in self._held_out()})
+        if both:
+            raise DemoFailed(f"{len(both)} held-out tasks were learnt from, {both[0]} among them: no figure counts")
 
     def play_on(self) -> list[Attempt]:
         """A round of attempts, and a rest until its time is over: users come at their rate while a rollout goes on, and
@@ -132,7 +149,7 @@ class Population:
             self.outbox,
             http,
             agent_id=f"crafting-agent-{number}",
-            model=MODEL,
+            model=_MODEL,
             opinions=_TALKATIVE,
             evaluation=evaluation,
         )

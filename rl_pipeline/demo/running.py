@@ -60,7 +60,7 @@ def _play(scene: Scene, agents: Population, profile: DemoProfile) -> Outcome:
     scene.say(f"Other commands reach it with RL_PIPELINE_HOME={scene.settings.rl_pipeline_home}")
     scene.until(lambda: _serves(scene), "no model came into service", 300.0)
     outcome = Outcome(agents.measure())
-    broken = publish_carelessly(scene)
+    broken = publish_carelessly(agents)
     jobs: set[str] = set()
     for number in range(1, profile.cycles + 1):
         scene.say(f"Cycle {number}")
@@ -71,6 +71,7 @@ def _play(scene: Scene, agents: Population, profile: DemoProfile) -> Outcome:
             # Before the last model is measured: it shows that it serves as before, and nothing is trained meanwhile.
             outcome.taken_back = sabotage(agents)
         outcome.cycles.append(Cycle(promotion, agents.measure(promotion.model)))
+    agents.check_held_out()
     return outcome
 
 
