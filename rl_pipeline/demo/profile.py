@@ -25,7 +25,7 @@ class DemoProfile:
     measured: int = 400
     """Held-out tasks on which every model in service is measured."""
     least_gain: float = 0.10
-    """Of success on those, over the base model, for each cycle: a run that gains less fails."""
+    """Of success on those, over the base model, for each cycle up to the third: a run that gains less fails."""
     sabotage: bool = True
     seed: int = 0
 

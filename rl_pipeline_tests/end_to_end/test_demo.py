@@ -92,6 +92,7 @@ def test_a_sabotaged_model_is_taken_back_and_never_raised_again(demo: TrainingSt
     released, bad = Releases(demo), figures["taken_back"]["model"]
     assert bad in released.state().retired
     assert ("rolled_back", bad) in released.events()
+    assert figures["taken_back"]["carried_by"] in ("feedback", "reward"), "it answers without an error"
     refused = run_command(demo.stack.home, "deployment", "promote", bad)
     assert refused.returncode == 1
     verified = run_command(demo.stack.home, "deployment", "verify-audit")
