@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from random import Random
 
 import aiohttp
 
@@ -87,8 +86,8 @@ async def play(gateway: str, outbox: Outbox, seconds: float) -> list[Attempt]:
                 yield task
 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
-        players = [Player(world, gateway, outbox, http, f"agent-{n}", "embedded", Random(n)) for n in range(AGENTS)]
-        return await play_all(players, tasks())
+        players = [Player(world, gateway, outbox, http, f"agent-{n}", "embedded") for n in range(AGENTS)]
+        return await play_all(players, tasks(), seed=0)
 
 
 @contextmanager

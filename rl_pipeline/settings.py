@@ -124,6 +124,9 @@ class Settings(BaseSettings):
         description="Such a training learns from nothing below the smallest reward, whatever the algorithm, though "
         "pairs then lack their worse side and groups their variance; else imitation alone obeys it.",
     )
+    rl_training_seed: int = Field(
+        0, ge=0, lt=2**32, description="Of every training here: with another one the same request has other luck."
+    )
     training_work_directory: Path | None = Field(
         None, description="Where training runs keep state to resume from; else under the home. Must outlive a machine."
     )

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from random import Random
 from typing import Protocol
 from uuid import UUID, uuid5
 
@@ -138,12 +139,14 @@ class MDPAgentController:
         tasks: Mapping[str, Task],
         make_player: Callable[[str], Player],
         rl_client: RLClient,
+        randomness: Random,
         *,
         memory_manager: MemoryManager | None = None,
         reward_calculator: RewardCalculator | None = None,
         batch_size: int | None = None,
     ) -> None:
-        """`tasks` by their ids; `make_player` makes the player of an agent.
+        """`tasks` by their ids; `make_player` makes the player of an agent; `randomness` is where attempts have their
+        luck from.
 
         After every `batch_size` tasks a training is asked for; without one it is left to the pipeline's own threshold.
         """
@@ -153,6 +156,7 @@ class MDPAgentController:
         self.reward_calculator: RewardCalculator = reward_calculator or TaskReward()
         self._tasks = tasks
         self._make_player = make_player
+        self._randomness = randomness
         self._batch_size = batch_size
         self._not_learnt = 0
         self._places: dict[int, asyncio.Semaphore] = {}
@@ -195,8 +199,9 @@ class MDPAgentController:
 
     async def execute_action(self, action: MDPAction) -> Attempt:
         """Do it, to the end of the task; it is recorded."""
+        luck = Random(self._randomness.getrandbits(64))  # noqa: S311 - to repeat it is the point
         return await action.player.attempt(
-            action.state.task, beginning=action.state.beginning, recalled=action.recalled
+            action.state.task, luck, beginning=action.state.beginning, recalled=action.recalled
         )
 
     def should_trigger_learning(self) -> bool:

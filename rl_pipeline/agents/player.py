@@ -6,7 +6,7 @@ for that model. The agent knows nothing of models: who answered stands in the an
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from random import Random
@@ -75,7 +75,6 @@ class Player:
     agent_id: str
     model: str
     """What the agent calls its model, whoever answers in its name."""
-    randomness: Random
     temperature: float = 1.0
     max_tokens: int = 16
     opinions: OpinionRule = field(default_factory=OpinionRule)
@@ -88,13 +87,17 @@ class Player:
         """Open the world for an attempt. Raises `WorldUnavailable`."""
         return await asyncio.to_thread(_begun, self.world, task)
 
-    async def attempt(self, task: Task, *, beginning: Beginning | None = None, recalled: str = "") -> Attempt:
+    async def attempt(
+        self, task: Task, randomness: Random, *, beginning: Beginning | None = None, recalled: str = ""
+    ) -> Attempt:
         """From the first observation to the end; `recalled` is shown before it.
 
-        That the gateway or the world fails ends it, and is told in the result; nothing of it is published then.
+        Ids, answers and the user's opinion are drawn by `randomness`: the same gives the same attempt with the same
+        model, where the server heeds the seed of a request. That the gateway or the world fails ends it, and is told in
+        the result; nothing of it is published then.
         """
-        session_id = f"{self.agent_id}-{self.randomness.getrandbits(64):016x}"
-        trajectory_id = str(UUID(int=self.randomness.getrandbits(128), version=4))
+        session_id = f"{self.agent_id}-{randomness.getrandbits(64):016x}"
+        trajectory_id = str(UUID(int=randomness.getrandbits(128), version=4))
         started = time.perf_counter()
         try:
             begun = beginning or await self.begin(task)
@@ -112,7 +115,7 @@ class Player:
             opt_out=self.evaluation,
         )
         async with recorder as trajectory:
-            episode = _Episode(task, messages)
+            episode = _Episode(task, messages, randomness)
             try:
                 await self._play(begun.environment, episode, trajectory, session_id)
             except (GatewayFailed, WorldUnavailable) as failed:
@@ -121,10 +124,10 @@ class Player:
             trajectory.end("success" if episode.success else "failed")
             opinion = None
             if not self.evaluation and not episode.error:
-                opinion = self.opinions.opinion(episode.success, self.randomness)
+                opinion = self.opinions.opinion(episode.success, randomness)
             if opinion:
                 await self._rate(session_id, opinion)
-        said = feedback(opinion, trajectory_id, session_id, datetime.now(UTC), self.randomness) if opinion else None
+        said = feedback(opinion, trajectory_id, session_id, datetime.now(UTC), randomness) if opinion else None
         if said and self.publishes_opinions:
             await self._publish(said)
         return Attempt(
@@ -148,7 +151,7 @@ class Player:
             last = episode.messages[-1]
             kind: ObservationKind = "user_message" if last["role"] == "user" else "tool_result"
             with trajectory.turn(last["content"], kind=kind) as turn:
-                answer = await self._ask(episode.messages, session_id)
+                answer = await self._ask(episode, session_id)
                 said = _said(answer)
                 episode.model_version = answer.get("model")
                 turn.answer(said, model_version=episode.model_version, **_drawn(answer))
@@ -167,11 +170,12 @@ class Player:
                 episode.success = outcome.success
                 return
 
-    async def _ask(self, messages: list[Message], session_id: str) -> dict[str, Any]:
+    async def _ask(self, episode: "_Episode", session_id: str) -> dict[str, Any]:
         body = {
             "model": self.model,
-            "messages": messages,
+            "messages": episode.messages,
             "temperature": self.temperature,
+            "seed": episode.randomness.getrandbits(31),
             "max_tokens": self.max_tokens,
             "logprobs": True,
             "return_token_ids": True,
@@ -209,16 +213,24 @@ class Player:
             self.outbox.counting.failed("keeping feedback", error)
 
 
-async def play_all(players: Iterable[Player], tasks: Iterable[Task]) -> list[Attempt]:
+async def play_all(
+    players: Iterable[Player], tasks: Iterable[Task], *, seed: object, ended: Callable[[Attempt], None] = lambda _: None
+) -> list[Attempt]:
     """All tasks, each attempted once by whichever player is free, in the order in which the attempts ended; never more
-    at once in a world than it allows."""
-    crew, waiting, attempts = list(players), iter(tasks), []
+    at once in a world than it allows.
+
+    What an attempt draws depends on the seed and on the place of its task, not on who was free. `ended` is called with
+    each as it ends.
+    """
+    crew, waiting, attempts = list(players), iter(enumerate(tasks)), []
     places = {id(player.world): asyncio.Semaphore(player.world.max_at_once) for player in crew}
 
     async def work(player: Player) -> None:
-        for task in waiting:
+        for place, task in waiting:
+            luck = Random(f"{seed} {place}")  # noqa: S311 - to repeat it is the point
             async with places[id(player.world)]:
-                attempts.append(await player.attempt(task))
+                attempts.append(await player.attempt(task, luck))
+            ended(attempts[-1])
 
     async with asyncio.TaskGroup() as group:
         for player in crew:
@@ -232,6 +244,7 @@ class _Episode:
 
     task: Task
     messages: list[Message]
+    randomness: Random
     turns: int = 0
     success: bool = False
     model_version: str | None = None

@@ -7,8 +7,9 @@ from random import Random
 
 from rl_pipeline.collection.publishing import outgoing_message
 from rl_pipeline.contracts import serialize, validate_trajectory
+from rl_pipeline.demo.population import Population
 from rl_pipeline.demo.scene import Scene
-from rl_pipeline.environments.crafting import CraftingWorld, next_command
+from rl_pipeline.environments.crafting import next_command
 from rl_pipeline.environments.playing import Conversation, play
 from rl_pipeline.environments.recording import Recorder
 from rl_pipeline.ingestion.dead_letters import show_dead_letter
@@ -20,12 +21,11 @@ _LEAK = "The deploy failed: password = 'correct-horse-7-battery', tell ops@north
 _STORED = "SELECT document FROM trajectories FINAL WHERE agent_id = {agent:String} LIMIT 1"
 
 
-def publish_carelessly(scene: Scene) -> int:
+def publish_carelessly(agents: Population) -> int:
     """A trajectory with a secret in it, past the edge that would have redacted it, and one that is no JSON: whose
     sequence in the stream."""
-    world = CraftingWorld()
-    [task] = world.tasks(1, seed=0, tiers=(1,))
-
+    world = agents.world
+    [task] = agents.tasks(1, seed=0, tiers=(1,))
     twin = world.open(task)
 
     def know_the_way(conversations: Sequence[Conversation]) -> list[str]:
@@ -40,7 +40,7 @@ def publish_carelessly(scene: Scene) -> int:
     told["turns"][0]["observation"]["content"] += f"\n{_LEAK}"
     message = outgoing_message(validate_trajectory(told))
     broken = OutgoingMessage(message.subject, message.data[:-1], f"broken-{message.message_id}")
-    stored = scene.stream.publish_many([message, broken])
+    stored = agents.scene.stream.publish_many([message, broken])
     return max(published.sequence for published in stored)
 
 

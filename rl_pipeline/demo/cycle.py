@@ -1,7 +1,7 @@
 """One turn of the loop: agents play, the threshold is reached, a policy is trained, judged, and let into service."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
@@ -12,13 +12,17 @@ from rl_pipeline.demo.population import Population
 from rl_pipeline.demo.profile import DemoFailed
 from rl_pipeline.demo.scene import Scene
 from rl_pipeline.deployment.commands import Commands
+from rl_pipeline.deployment.judging import judge
+from rl_pipeline.deployment.outcomes import windows_of
 from rl_pipeline.deployment.state import DesiredState
-from rl_pipeline.opening import open_desk
+from rl_pipeline.opening import open_desk, rollout_clock, rollout_limits, session_keys
 from rl_pipeline.stores.topology import TRAINING
 
 _TRAINING_SECONDS = 900.0
 _RELEASE_SECONDS = 600.0
-_JOBS = "SELECT job_id FROM training_jobs FINAL WHERE trigger_reason = 'threshold_reached' ORDER BY accepted_at"
+_JOBS = "SELECT job_id, trigger_reason, watermark FROM training_jobs FINAL ORDER BY accepted_at"
+_STORED = "SELECT count() AS n FROM trajectories FINAL WHERE sequence > {from:UInt64}"
+_SCORED = "SELECT count() AS n FROM trajectory_rewards WHERE sequence > {from:UInt64}"
 _REPORT = "SELECT * FROM validation_reports FINAL WHERE job_id = {job:String}"
 _RELEASE = "SELECT model_id, plan FROM model_releases FINAL WHERE training_job_id = {job:String}"
 
@@ -48,29 +52,35 @@ def run_cycle(number: int, agents: Population, known_jobs: set[str]) -> Promotio
 
 
 def _play_until_asked(agents: Population, known: set[str]) -> str:
-    """The job that the sensor asks for, once enough was played; what a canary has played counts as well."""
+    """The job that the sensor asks for, once enough was played.
+
+    What a canary has played counts as well: the sensor may have asked while it baked.
+    """
     scene, wanted = agents.scene, agents.profile.episodes
-    new = "SELECT count() AS n FROM trajectory_rewards WHERE sequence > {from:UInt64}"
-    since = scene.rows("SELECT max(watermark) AS w FROM training_jobs FINAL")[0]["w"] or 0
-    stored = scene.rows("SELECT count() AS n FROM trajectories FINAL WHERE sequence > {from:UInt64}", **{"from": since})
-    missing = max(0, wanted - stored[0]["n"])
-    if missing:
-        made = agents.play(missing)
-        agents.tell_opinions()
-        won = sum(one.success for one in made)
-        scene.say(
-            f"{len(made)} attempts by {agents.profile.agents} agents at once, {won / len(made):.0%} of them successful."
-        )
-
-    def asked() -> str | None:
-        return next((row["job_id"] for row in scene.rows(_JOBS) if row["job_id"] not in known), None)
-
-    job_id = str(scene.until(asked, f"no training was asked for after {wanted} trajectories"))
-    scored = scene.rows(new, **{"from": since})[0]["n"]
+    jobs = scene.rows(_JOBS)
+    job_id = _asked(jobs, known)
+    since = max((job["watermark"] for job in jobs if job["job_id"] != job_id), default=0)
+    if job_id is None:
+        missing = wanted - scene.rows(_STORED, **{"from": since})[0]["n"]
+        while missing > 0:
+            made = agents.play(missing)
+            missing -= sum(one.error is None for one in made)  # what was cut off is not recorded
+            agents.tell_opinions()
+            won = sum(one.success for one in made) / len(made)
+            scene.say(f"{len(made)} attempts by {agents.profile.agents} agents at once, {won:.0%} of them successful.")
+        late = f"no training was asked for after {wanted} trajectories"
+        job_id = str(scene.until(lambda: _asked(scene.rows(_JOBS), known), late))
+    scored = scene.rows(_SCORED, **{"from": since})[0]["n"]
     scene.say(
         f"Ingested, redacted and scored: {scored} new rewards reach the threshold of {wanted}; {job_id} is asked for."
     )
     return job_id
+
+
+def _asked(jobs: Sequence[Mapping[str, Any]], known: set[str]) -> str | None:
+    """The first job by the threshold that is not known yet."""
+    due = (str(job["job_id"]) for job in jobs if job["trigger_reason"] == "threshold_reached")
+    return next((job_id for job_id in due if job_id not in known), None)
 
 
 def _follow(scene: Scene, job_id: str) -> None:
@@ -163,10 +173,29 @@ def _roll_out(agents: Population, model: str) -> None:
 
     scene.until(lambda: model in look().models, f"{model} was not rolled out")
     deadline = monotonic() + _RELEASE_SECONDS
-    while not (look().serving == model and look().phase == "steady"):
-        agents.play_on()
+    while not ((state := look()).serving == model and state.phase == "steady"):
+        agents.play_on(_to_go(scene, state))
         if monotonic() > deadline:
             raise DemoFailed(f"{model} was not promoted in {_RELEASE_SECONDS:.0f} s: see `rl-pipeline deployment`")
+
+
+def _to_go(scene: Scene, state: DesiredState) -> str:
+    """How long the rollout takes, by the evidence so far; nothing before there is any."""
+    rollout, settings, now = state.rollout, scene.settings, datetime.now(UTC)
+    if rollout is None:
+        return ""
+    windows = windows_of(scene.tables, rollout, now, clock=rollout_clock(settings), session_keys=session_keys(settings))
+    found = judge(rollout, state.phase, windows, now, mode="full", limits=rollout_limits(settings)).evidence
+    return time_to_go(state.phase, found["expected_finish"], now)
+
+
+def time_to_go(phase: str, finish: str | None, now: datetime) -> str:
+    """Until a rollout is where it will be next, in words."""
+    if finish is None:
+        return ""
+    seconds = max(0.0, (datetime.fromisoformat(finish) - now).total_seconds())
+    until = "the bake is over" if phase == "baking" else "the new model can have all of the traffic"
+    return f"about {seconds:.0f} s until {until}"
 
 
 def standing(state: DesiredState) -> str:

@@ -10,6 +10,8 @@ from rl_pipeline.demo.profile import DemoFailed, DemoProfile
 from rl_pipeline.demo.sabotage import TakenBack
 
 _TWO_ERRORS = 2.0
+_MOST_WANTED = 0.30
+"""Of gain: what three cycles must come to. A model cannot get better without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +42,14 @@ class Outcome:
 
 
 def check(outcome: Outcome, profile: DemoProfile) -> None:
-    """A demo in which too little is learnt, or a cycle makes it worse beyond the error bars, has failed."""
-    wanted = profile.least_gain * profile.cycles
+    """A demo in which too little is learnt, a cycle makes it worse beyond the error bars, or what is bad stays, has
+    failed."""
+    wanted = min(profile.least_gain * profile.cycles, _MOST_WANTED)
     if outcome.gain < wanted:
         raise DemoFailed(f"the last model gained {outcome.gain:+.1%} over the base, and {wanted:.0%} was the least")
     for before, after in pairwise([outcome.base, *(cycle.measured for cycle in outcome.cycles)]):
         spread = _TWO_ERRORS * (before.error**2 + after.error**2) ** 0.5
         if after.rate < before.rate - spread:
             raise DemoFailed(f"{after.model} is worse than {before.model}: {after.rate:.1%} after {before.rate:.1%}")
+    if profile.sabotage and outcome.taken_back is None:
+        raise DemoFailed("no sabotaged model was taken back")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 from rl_pipeline.errors import PipelineError
@@ -24,7 +25,7 @@ class DemoProfile:
     measured: int = 400
     """Held-out tasks on which every model in service is measured."""
     least_gain: float = 0.10
-    """Of success on those, over the base model, for each cycle: a run that gains less fails."""
+    """Of success on those, over the base model, for each cycle up to the third: a run that gains less fails."""
     sabotage: bool = True
     seed: int = 0
 
@@ -49,19 +50,28 @@ Ingest waits for the attempts of a cycle, or half a minute: a run costs seconds 
 An outcome that takes longer than a second on its way, and a reward longer than a minute, counts for none."""
 
 
-def settings_of_demo(settings: Settings, profile: DemoProfile) -> Settings:
-    """A home of its own below the user's, the fast clock, and the threshold of the profile."""
-    foreign = [name.upper() for name in ("nats_url", "clickhouse_url") if name in settings.model_fields_set]
+_ELSEWHERE = tuple(
+    name
+    for name in Settings.model_fields
+    if name.endswith(("_url", "_uri", "_endpoint", "_cluster", "_hostfile", "_command"))
+)
+"""What names a server, other machines, or a program that changes what is served there."""
+
+
+def settings_of_demo(settings: Settings, profile: DemoProfile, home: Path) -> Settings:
+    """All of it in `home`, the fast clock, and the threshold of the profile."""
+    foreign = [name.upper() for name in _ELSEWHERE if name in settings.model_fields_set]
     if foreign:
         raise DemoFailed(f"the demo makes up data and must not reach real servers: unset {' and '.join(foreign)}")
-    home = settings.rl_pipeline_home.resolve() / "demo"
     own = {
         "rl_pipeline_home": home,
         "dagster_home": None,
         "model_storage_path": str(home / "objects" / "rl-checkpoints"),
         "trajectory_storage_path": str(home / "objects" / "trajectories"),
+        "training_work_directory": home / "training",
         "ingest_pending": profile.episodes,
         "rl_training_threshold": profile.episodes,
         "rl_training_sample_size": profile.episodes * 2,
+        "rl_training_seed": profile.seed,
     }
     return settings.model_copy(update={**FAST_CLOCK, **own})

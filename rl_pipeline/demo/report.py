@@ -188,8 +188,8 @@ def _sabotage(outcome: Outcome) -> str:
     return (
         f"<h2>A sabotaged model</h2><p>{escape(taken.model)} was released with its weights drowned in noise, and was "
         f"taken back after {taken.seconds:.0f} s and {taken.sessions} sessions of both models "
-        f"({escape(taken.reason)}). Nobody was asked.</p><details><summary>The evidence</summary><pre>{evidence}</pre>"
-        "</details>"
+        f"({escape(taken.reason)}, proved by {taken.carried_by or 'no metric'}). Nobody was asked.</p>"
+        f"<details><summary>The evidence</summary><pre>{evidence}</pre></details>"
     )
 
 

@@ -1,6 +1,7 @@
 """A model that is bad and passed for good: released as if validation had missed it, and taken back by the evidence."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from rl_pipeline.demo.cycle import standing
 from rl_pipeline.demo.population import Population
 from rl_pipeline.demo.profile import DemoFailed
+from rl_pipeline.deployment.limits import REASONS, Metric
 from rl_pipeline.deployment.releases import Releases, RolloutPlan
 from rl_pipeline.deployment.state import ServedModel
 from rl_pipeline.deployment.strategy import ramp
@@ -40,15 +42,23 @@ class TakenBack:
     sessions: int
     """That were played before it was out."""
     seconds: float
+    carried_by: Metric | None = None
+    """The metric that had proved it worse than the model beside it; None where it was no metric."""
 
 
 def sabotage(agents: Population) -> TakenBack:
     """Raises `DemoFailed` where it is not taken back."""
-    scene, started = agents.scene, monotonic()
+    scene = agents.scene
     state = scene.until(scene.state, "nothing is deployed")
     good: ServedModel = state.models[state.serving]
     bad = _release(agents, good, _damaged(agents, good))
     scene.say(f"Somebody sabotages the next model: {bad} is {good.model_id} with its weights drowned in noise.")
+    return await_its_end(agents, bad)
+
+
+def await_its_end(agents: Population, bad: str) -> TakenBack:
+    """Agents play on, and their users say what they think, until `bad` is out of service."""
+    scene, started = agents.scene, monotonic()
     played, seen = 0, ""
     while True:
         state = scene.until(scene.state, "nothing is deployed")
@@ -61,9 +71,21 @@ def sabotage(agents: Population) -> TakenBack:
         if monotonic() - started > _PATIENCE_SECONDS:
             raise DemoFailed(f"{bad} was not taken back after {played} sessions: see `rl-pipeline deployment`")
     [row] = scene.until(lambda: scene.rows(_ROLLED_BACK, model=bad), "the audit does not tell of the rollback")
-    seconds = monotonic() - started
-    scene.say(f"Nobody was asked: {bad} is out again after {seconds:.0f} s ({row['reason']}).")
-    return TakenBack(bad, row["reason"], json.loads(row["evidence"]), played, seconds)
+    agents.tell_opinions()
+    seconds, evidence = monotonic() - started, json.loads(row["evidence"])
+    metric = next((metric for metric, reason in REASONS.items() if reason == row["reason"]), None)
+    scene.say(f"Nobody was asked: {bad} is out again after {seconds:.0f} s, for {row['reason']}.")
+    scene.say(f"  {_proof(metric, evidence)}")
+    return TakenBack(bad, row["reason"], evidence, played, seconds, metric)
+
+
+def _proof(metric: Metric | None, evidence: Mapping[str, Any]) -> str:
+    """Which metric carried the verdict, and how little or much the others said."""
+    others = [
+        f"{other} {found['highest']:.3g}" for other, found in evidence.get("e_values", {}).items() if other != metric
+    ]
+    rest = f"; e-values of the others: {', '.join(others)}" if others else ""
+    return f"what proved it: {metric or 'no metric'}, {evidence.get('explanation', 'without a word')}{rest}"
 
 
 def _damaged(agents: Population, good: ServedModel) -> ReleasedCheckpoint:

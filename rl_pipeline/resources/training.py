@@ -29,6 +29,7 @@ class TrainingResource(dg.ConfigurableResource[None]):
     min_reward: float = Field(0.5, description="Smallest reward that such a training imitates.")
     domain_shares: dict[str, float] | None = Field(None, description="Share of each domain in it; else the same.")
     literal_filter: bool = Field(False, description="It learns from nothing below the smallest reward.")
+    seed: int = Field(0, description="Of every training: another one gives other luck.")
     work_directory: str = Field(description="Where training runs keep state to resume from.")
     import_directory: str = Field(description="Below which a request may name files of trajectories to learn from.")
     import_prefixes: list[str] = Field([], description="s3:// places below which a request may name files.")
@@ -101,4 +102,5 @@ class TrainingResource(dg.ConfigurableResource[None]):
             gpu_hour_usd=self.gpu_hour_usd,
             cpu_hour_usd=self.cpu_hour_usd,
             worlds=self.worlds(),
+            seed=self.seed,
         )

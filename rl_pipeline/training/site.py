@@ -23,6 +23,8 @@ class TrainingSite:
     cpu_hour_usd: float = 0.0
     worlds: WorldDefinitions = field(default_factory=WorldDefinitions)
     """In which tasks can be played, beside crafting."""
+    seed: int = 0
+    """Of every training here."""
 
     def directory(self, job_id: str, attempt: int) -> WorkDirectory:
         """Where an attempt at a job works."""

@@ -56,12 +56,12 @@ class Run:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), trace_configs=list(trace)) as http:
 
             def player(agent_id: str) -> Player:
-                url, luck = f"http://127.0.0.1:{self.world.gateway.port}", Random(f"{self.world.generation} {agent_id}")
-                quiet = OpinionRule(one_in=10**9)
-                return Player(where, url, self.outbox, http, agent_id, "policy", luck, temperature=0.7, opinions=quiet)
+                url, quiet = f"http://127.0.0.1:{self.world.gateway.port}", OpinionRule(one_in=10**9)
+                return Player(where, url, self.outbox, http, agent_id, "policy", temperature=0.7, opinions=quiet)
 
             ticks = (NOW + timedelta(seconds=tick) for tick in count())  # each request has a time of its own
-            yield MDPAgentController(tasks, player, PipelineClient(self.stream, lambda: next(ticks)), **more)
+            client, luck = PipelineClient(self.stream, lambda: next(ticks)), Random(self.world.generation)
+            yield MDPAgentController(tasks, player, client, luck, **more)
 
     def requests(self) -> list[TrainingRequest]:
         told = [parse_message("agent.rl.training.request.v1", json.dumps(one).encode()) for one in self.asked()]

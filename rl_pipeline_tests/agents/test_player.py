@@ -82,7 +82,14 @@ async def guesses_wrong(_stub: StubBackend, _request: web.Request, _body: dict[s
 
 
 def attempts(
-    world: World, outbox: Outbox, tasks: list[Task], *, players: int = 1, where: TaskWorld = CRAFTING, **more: Any
+    world: World,
+    outbox: Outbox,
+    tasks: list[Task],
+    *,
+    players: int = 1,
+    seed: object = None,
+    where: TaskWorld = CRAFTING,
+    **more: Any,
 ) -> list[Attempt]:
     async def play() -> list[Attempt]:
         async with aiohttp.ClientSession() as http:
@@ -95,12 +102,15 @@ def attempts(
                     http,
                     agent_id=f"agent-{n}",
                     model="policy",
-                    randomness=Random(f"{world.generation} {n}"),
                     **{"opinions": NEVER, **more},
                 )
                 for n in range(players)
             ]
-            return await play_all(crew, tasks)
+            heard: list[Attempt] = []
+            luck = world.generation if seed is None else seed
+            made = await play_all(crew, tasks, seed=luck, ended=heard.append)
+            assert heard == made, "each is told as it ends"
+            return made
 
     return asyncio.run(play())
 
@@ -177,6 +187,30 @@ def test_many_at_once_attempt_every_task_once_and_each_stays_with_its_model(
     assert set.union(*answered_by) == {world.old.name, world.new.name}
 
 
+def test_the_seed_and_the_place_of_a_task_decide_what_is_drawn_and_not_who_was_free(
+    world: World, outbox: Outbox
+) -> None:
+    drawn: dict[str, list[int]] = {}
+
+    async def listens(stub: StubBackend, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        drawn.setdefault(body["messages"][0]["content"], []).append(body["seed"])
+        return await knows_the_way(stub, request, body)
+
+    world.old.behaviour = listens
+    tasks = list({task.id: task for task in CRAFTING.tasks(20, seed=4)}.values())
+
+    def seeds_of(seed: str, players: int) -> dict[str, list[int]]:
+        drawn.clear()
+        attempts(world, outbox, tasks, players=players, seed=seed, evaluation=True)
+        return dict(drawn)
+
+    alone = seeds_of("one", players=1)
+    every = [seed for seeds in alone.values() for seed in seeds]
+    assert len(set(every)) == len(every), "each answer is drawn by luck of its own"
+    assert seeds_of("one", players=7) == alone
+    assert seeds_of("another", players=7) != alone
+
+
 def test_a_gateway_without_an_answer_ends_the_attempt_and_says_nothing_about_the_model(
     world: World, outbox: Outbox, stream: JetStream
 ) -> None:
@@ -219,7 +253,7 @@ def test_a_world_that_takes_its_time_to_open_holds_up_nobody_else(world: World, 
         async with aiohttp.ClientSession() as http:
             asyncio.get_running_loop().call_later(0.05, others_go_on.set)
             gateway = f"http://127.0.0.1:{world.gateway.port}"
-            return await Player(Slow(), gateway, outbox, http, "agent", "policy", Random(0)).attempt(task)
+            return await Player(Slow(), gateway, outbox, http, "agent", "policy").attempt(task, Random(0))
 
     [task] = CRAFTING.tasks(1, seed=2, tiers=(1,))
     assert asyncio.run(play()).success
@@ -271,8 +305,8 @@ def test_what_its_user_thinks_reaches_the_stream_where_the_gateway_does_not_take
         try:
             async with aiohttp.ClientSession() as http:
                 url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-                agent = Player(CRAFTING, url, outbox, http, "agent", "policy", Random(answer), opinions=ALWAYS)
-                return await agent.attempt(CRAFTING.tasks(1, seed=2, tiers=(1,))[0])
+                agent = Player(CRAFTING, url, outbox, http, "agent", "policy", opinions=ALWAYS)
+                return await agent.attempt(CRAFTING.tasks(1, seed=2, tiers=(1,))[0], Random(answer))
         finally:
             await runner.cleanup()
 

@@ -1,6 +1,7 @@
 """What a demo must have come to, and the page that it leaves."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from rl_pipeline.demo.sabotage import TakenBack
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
 PROFILE = DemoProfile(cycles=2, least_gain=0.1)
+TAKEN_BACK = TakenBack("bad", "user_dissatisfaction", {}, 100, 60.0, "feedback")
 
 
 def outcome(base: int, *solved: int) -> Outcome:
@@ -24,7 +26,7 @@ def outcome(base: int, *solved: int) -> Outcome:
         Cycle(Promotion(place, f"job-{place}", f"v{place}", 500 * place, 90.0), Measured(f"v{place}", rate, 400))
         for place, rate in enumerate(solved, start=1)
     ]
-    return Outcome(Measured("base", base, 400), cycles, seconds=300.0)
+    return Outcome(Measured("base", base, 400), cycles, TAKEN_BACK, seconds=300.0)
 
 
 def test_a_run_that_learns_enough_in_every_cycle_passes() -> None:
@@ -45,6 +47,19 @@ def test_a_run_that_does_not_learn_fails(solved: tuple[int, ...], why: str) -> N
         check(outcome(120, *solved), PROFILE)
 
 
+def test_of_many_cycles_no_more_is_wanted_than_of_three() -> None:
+    check(outcome(120, 160, 200, 240, 241, 242), replace(PROFILE, cycles=5))
+    with pytest.raises(DemoFailed, match="30% was the least"):
+        check(outcome(120, 160, 200, 235, 236, 236), replace(PROFILE, cycles=5))
+
+
+def test_a_run_whose_sabotaged_model_was_not_taken_back_fails_unless_there_was_none() -> None:
+    stayed = replace(outcome(120, 180, 240), taken_back=None)
+    with pytest.raises(DemoFailed, match="taken back"):
+        check(stayed, PROFILE)
+    check(stayed, replace(PROFILE, sabotage=False))
+
+
 def test_the_page_shows_what_happened_and_runs_nothing(tmp_path: Path) -> None:
     hostile = "<script>alert(1)</script>"
     audit = [
@@ -63,11 +78,13 @@ def test_the_page_shows_what_happened_and_runs_nothing(tmp_path: Path) -> None:
         return next(found for table, found in rows.items() if table in sql)
 
     told = outcome(120, 180)
-    told.taken_back = TakenBack(hostile, "user_dissatisfaction", {"why": hostile}, 100, 60.0)
+    told.taken_back = TakenBack(hostile, "user_dissatisfaction", {"why": hostile}, 100, 60.0, "feedback")
     scene: Any = SimpleNamespace(rows=answered)
     write_report(scene, told, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert "<script" not in page
     assert page.count("<svg") == 3
     assert "From 30% to 45%" in page
+    assert "proved by feedback" in page
+    assert json.loads(told.as_json())["taken_back"]["carried_by"] == "feedback"
     assert json.loads(told.as_json())["gain"] == pytest.approx(0.15)

@@ -43,6 +43,7 @@ class RunningStack:
 
     def __init__(self, home: Path, arguments: Sequence[str] = ("up",), **variables: str) -> None:
         self.home = home
+        """Of the stack itself; a demo makes one below the user's."""
         self.process = subprocess.Popen(
             [COMMAND, *arguments],
             env=user_environment(home, **variables),

@@ -23,9 +23,10 @@ SCORED = "SELECT max(scored_at) AS at FROM trajectory_rewards WHERE sequence <= 
 def demo(tmp_path_factory: pytest.TempPathFactory, small_model: Path) -> Iterator[TrainingStack]:
     arguments = ("demo", "--cycles", "1", "--stay")
     home = tmp_path_factory.mktemp("home")
-    stack = RunningStack(home / "demo", arguments, RL_PIPELINE_HOME=str(home), RL_BASE_MODEL=str(small_model))
+    stack = RunningStack(home, arguments, RL_BASE_MODEL=str(small_model))
     try:
         stack.wait_for_line("Ctrl-C stops everything", seconds=900)
+        [stack.home] = (home / "demo").glob("*/")  # each demo has one of its own
         yield TrainingStack(stack)
     finally:
         stack.end()
@@ -33,7 +34,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory, small_model: Path) -> Iterato
 
 @pytest.fixture(scope="module")
 def figures(demo: TrainingStack) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((demo.stack.home / "figures.json").read_text())
+    found: dict[str, Any] = json.loads((demo.stack.home.parent / "figures.json").read_text())
     return found
 
 
@@ -91,6 +92,7 @@ def test_a_sabotaged_model_is_taken_back_and_never_raised_again(demo: TrainingSt
     released, bad = Releases(demo), figures["taken_back"]["model"]
     assert bad in released.state().retired
     assert ("rolled_back", bad) in released.events()
+    assert figures["taken_back"]["carried_by"] in ("feedback", "reward"), "it answers without an error"
     refused = run_command(demo.stack.home, "deployment", "promote", bad)
     assert refused.returncode == 1
     verified = run_command(demo.stack.home, "deployment", "verify-audit")
@@ -98,7 +100,7 @@ def test_a_sabotaged_model_is_taken_back_and_never_raised_again(demo: TrainingSt
 
 
 def test_the_report_shows_the_curve_the_rewards_and_the_rollouts(demo: TrainingStack) -> None:
-    page = (demo.stack.home / "report.html").read_text()
+    page = (demo.stack.home.parent / "report.html").read_text()
     for heading in ("What each model solves", "What its attempts earned", "Who served what share", "A sabotaged model"):
         assert heading in page
     assert page.count("<svg") == 3

@@ -8,10 +8,14 @@ from rl_pipeline.settings import load_settings
 from rl_pipeline.training.triggers import TriggerPolicy
 
 
-def triggers() -> TriggerPolicy:
+def training() -> TrainingResource:
     resource = resources_from(load_settings())["training"]
     assert isinstance(resource, TrainingResource)
-    return resource.triggers()
+    return resource
+
+
+def triggers() -> TriggerPolicy:
+    return training().triggers()
 
 
 def test_by_default_the_threshold_starts_a_training_on_ten_thousand_of_the_last_month() -> None:
@@ -43,3 +47,8 @@ def test_every_setting_of_what_is_asked_for_has_its_effect(monkeypatch: pytest.M
         domain_shares={"coding": 0.6, "general": 0.4},
         literal_filter=True,
     )
+
+
+def test_the_seed_of_trainings_is_set_by_the_deployment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RL_TRAINING_SEED", "7")
+    assert training().site().seed == 7

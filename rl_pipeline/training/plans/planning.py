@@ -79,7 +79,6 @@ def plan_of(
     machine: Machine,
     site: TrainingSite,
     dataset: DatasetFacts,
-    seed: int = 0,
     attempt: int = 1,
 ) -> TrainingPlan:
     """The plan of a job's training here. Raises `UnplannableRequest`, `UnknownSource`."""
@@ -97,7 +96,7 @@ def plan_of(
         "algorithm": algorithm,
         "base_model": base_model,
         "dataset_url": dataset.manifest_url,
-        "seed": seed,
+        "seed": site.seed,
         "log_interval": log_interval,
         "lora": lora if lora and lora.get("rank") else None,
         "worlds": site.worlds.model_dump(mode="json"),

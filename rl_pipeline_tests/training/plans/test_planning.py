@@ -31,7 +31,7 @@ V100 = Gpu(0, "Tesla V100", 34.4, 7.0)
 TWO_CORES = Machine(cores=2, memory_gb=24)
 TWO_A100 = Machine(cores=48, memory_gb=340, gpus=(A100, replace(A100, index=1)))
 PLAYABLE = DatasetFacts(train=5_000, holdout=500, environment="crafting")
-SITE = TrainingSite(work=Path("work"), models=Path("models"))
+SITE = TrainingSite(work=Path("work"), models=Path("models"), seed=7)
 
 
 def request_with(**config: Any) -> TrainingRequest:
@@ -63,7 +63,6 @@ def plan(
         machine=machine,
         site=site,
         dataset=dataset,
-        seed=7,
     )
 
 
