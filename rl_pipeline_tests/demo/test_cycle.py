@@ -14,7 +14,7 @@ BY_A_PERSON = {"job_id": "by a person", "trigger_reason": "manual", "watermark":
 
 
 class Agents:
-    """That reach the threshold as soon as they have played what is missing."""
+    """That reach the threshold as soon as they have played what is missing; of a first round a tenth is cut off."""
 
     def __init__(self, jobs: list[dict[str, Any]], last: int) -> None:
         self.profile = DemoProfile(episodes=480)
@@ -31,7 +31,10 @@ class Agents:
         self.played.append(count)
         self._last += count
         self._jobs.append({"job_id": "asked", "trigger_reason": "threshold_reached", "watermark": self._last})
-        return [SimpleNamespace(success=True)] * count
+        cut_off = count // 10 if len(self.played) == 1 else 0
+        return [
+            SimpleNamespace(success=place >= cut_off, error="" if place < cut_off else None) for place in range(count)
+        ]
 
     def tell_opinions(self) -> None:
         pass
@@ -40,10 +43,10 @@ class Agents:
 @pytest.mark.parametrize(
     ("jobs", "known", "last", "job_id", "played"),
     [
-        ([], set(), 1, "asked", [479]),
-        ([FIRST], {"first"}, 800, "asked", [180]),
+        ([], set(), 1, "asked", [479, 47]),
+        ([FIRST], {"first"}, 800, "asked", [180, 18]),
         ([FIRST, DURING_THE_BAKE], {"first"}, 1150, "second", []),
-        ([FIRST, BY_A_PERSON], {"first"}, 950, "asked", [430]),
+        ([FIRST, BY_A_PERSON], {"first"}, 950, "asked", [430, 43]),
     ],
     ids=["the first", "what a canary played counts", "asked for during the bake", "another training came between"],
 )
