@@ -11,7 +11,7 @@ from rl_pipeline.collection.formats.otlp_spans import located_spans
 from rl_pipeline.collection.formats.otlp_values import plain_attributes
 from rl_pipeline_tests.collection.formats import otlp_records, records
 from rl_pipeline_tests.collection.formats.records import SINGLE, origin
-from rl_pipeline_tests.collection.formats.test_round_trips import NAMES, read, written
+from rl_pipeline_tests.collection.formats.test_round_trips import NAMES, plain, read, without_carried, written
 
 
 def tree_of(name: str, record: Any, where: Origin | None = None) -> dict[str, Any]:
@@ -265,6 +265,33 @@ def test_openinference_tells_messages_and_the_tool_what_it_returned() -> None:
     assert call["observation"]["content"] == {"parts": [{"type": "text", "text": "Rain in Graz?"}]}
     assert (call["action"]["tool_name"], call["action"]["tool_args"]) == ("rain", {"place": "Graz"})
     assert (call["result"]["output"], call["sampling"]["model_version"]) == ("3 mm", "gpt-4o")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"gen_ai.operation.name": "invoke_agent"},
+        {"gen_ai.operation.name": "create_agent"},
+        {"gen_ai.operation.name": "invoke_workflow"},
+        {"openinference.span.kind": "AGENT"},
+        {"openinference.span.kind": "CHAIN"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("record", [otlp_records.OTLP_FLAT, otlp_records.OTLP_TEXT], ids=["flat", "messages"])
+def test_an_agents_span_that_repeats_its_messages_is_a_call_only_where_no_other_is(
+    record: Any, kind: dict[str, str]
+) -> None:
+    root, first, *others, last = [span for _, span in located_spans(record)]
+    repeated = {**plain_attributes(last["attributes"]), "gen_ai.usage.input_tokens": 900, **kind}
+    agent = {**root, "attributes": otlp_records.listed_attributes(repeated)}
+    alone = tree_of("otlp", otlp_records.otlp_request(agent))
+    assert [turn.get("is_copied_context", False) for turn in alone["turns"]] == [True, False]
+    whole, tree = otlp_records.otlp_request(agent, first, *others, last), tree_of("otlp", record)
+    told = tree_of("otlp", whole)
+    assert [turn["action"] for turn in told["turns"]] == [turn["action"] for turn in tree["turns"]]
+    assert told["metadata"].get("total_tokens") == tree["metadata"].get("total_tokens")
+    assert without_carried(written("otlp", told)) == without_carried(plain(whole))
 
 
 def test_a_trajectory_from_elsewhere_is_written_as_spans_of_an_agent_its_chats_and_its_tools() -> None:
