@@ -213,7 +213,18 @@ def test_the_six_spans_of_massgen_are_turns_thoughts_and_rewards() -> None:
     }
     assert tree["trajectory_id"] == records.MASSGEN["trace_id"]
     assert (tree["agent_id"], tree["metadata"]["total_tokens"]) == ("agent_1", 12)
-    assert (tree["task_context"]["task_status"], tree["task_context"]["reward"]) == ("success", 0.0)
+    assert tree["task_context"]["reward"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [("completed", None), ("failed", "failed"), ("running", "abandoned"), ("abandoned", "abandoned")],
+)
+def test_a_trace_of_massgen_that_merely_ended_is_no_success(status: str, told: str | None) -> None:
+    metadata = {"winner": "agent_2", "consensus": True}
+    tree = tree_of("massgen-traces", {**records.MASSGEN, "status": status, "metadata": metadata})
+    assert tree["task_context"].get("task_status") == told
+    assert tree["metadata"]["coordination"]["consensus"] is True
 
 
 def test_a_trace_is_written_where_massgen_looks_for_it() -> None:
