@@ -17,6 +17,7 @@ from rl_pipeline.collection.formats.chat import (
     exchanges_of_messages,
     messages_of_exchanges,
 )
+from rl_pipeline.collection.formats.commands import carried_tools, one_call_each, read_command, tools_of
 from rl_pipeline.collection.formats.exchanges import exchanges_of, first_request, turns_of
 from rl_pipeline.collection.formats.format import (
     CARRIED,
@@ -25,6 +26,7 @@ from rl_pipeline.collection.formats.format import (
     Origin,
     carried_of,
     is_chat,
+    is_own,
     make_trajectory,
     original,
     source_of,
@@ -81,6 +83,8 @@ class SWEAgent:
         if steps:
             prompts, rest = split_history(history)
             exchanges = list(exchanges_of_steps(steps, calls_of(rest)))
+            for step, exchange, called in zip(steps, exchanges, carried_tools(record), strict=False):
+                exchange.calls = read_command(called, as_text(step["action"]))
             exchanges[0].shown = prompts
             turns = turns_of(exchanges)
             source |= {"history": rest} if "history" in record else {}
@@ -124,20 +128,24 @@ class SWEAgent:
 
     def write(self, trajectory: JsonObject) -> Iterable[Any]:
         """See `Format.write`."""
-        source = source_of(trajectory, NAME)
+        source, own, carried = source_of(trajectory, NAME), is_own(trajectory, NAME), carried_of(trajectory, NAME)
         exchanges, after = exchanges_of(trajectory["turns"])
         record: JsonObject = {}
-        if not source.get("is_history"):
-            record["trajectory"] = list(steps_of(exchanges))
-        if source.get("is_history") or not source:
+        if not own:
+            apart = one_call_each(exchanges)
+            record["trajectory"] = list(steps_of(apart, is_own=False))
+            carried |= tools_of(apart)
+        elif not source.get("is_history"):
+            record["trajectory"] = list(steps_of(exchanges, is_own=True))
+        if source.get("is_history") or not own:
             record["history"] = messages_of_exchanges(exchanges, after, is_chat=is_chat(trajectory))
         elif "history" in source:
             record["history"] = [*exchanges[0].shown, *as_list(source["history"])]
         record |= without(source, ("is_history", "history"))
-        if not source:
+        if not own:
             record["environment"] = trajectory["metadata"].get("framework")
             record["info"] = {"exit_status": None, "model_stats": _stats(trajectory["metadata"])}
-        yield record | {CARRIED: carried_of(trajectory, NAME)}
+        yield record | {CARRIED: carried}
 
     def name_of(self, trajectory: JsonObject) -> str:
         """Its id: several runs may be of one task."""
