@@ -14,7 +14,7 @@ from rl_pipeline.collection.formats.format import Format, NotOfFormat, Origin
 from rl_pipeline.collection.formats.gathering import Gathered
 from rl_pipeline.collection.formats.json_values import LARGEST_VALUE, RawValue
 from rl_pipeline.collection.formats.mending import load_mended
-from rl_pipeline.collection.formats.refusals import Refusal, is_refusal, refused_before, unreadable
+from rl_pipeline.collection.formats.refusals import UNREADABLE, Refusal, is_refusal, refused_before, unreadable
 from rl_pipeline.collection.formats.sources import Progress, SourceFile, raw_records, source_files
 from rl_pipeline.collection.formats.values import as_list
 from rl_pipeline.contracts import CLAIMED_LIMITS, ContractError, Trajectory, validate_trajectory
@@ -80,7 +80,7 @@ class Importer:
             with Gathered() as gathered:
                 try:
                     yield from self._of_file(source, gathered)
-                except (OSError, EOFError) as error:
+                except UNREADABLE as error:
                     self.refuse(unreadable(source.origin(), error))
                 for known, spans in gathered.groups():
                     yield from self._read(FORMATS[known], spans, source.origin(model=self._model))

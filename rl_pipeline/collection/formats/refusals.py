@@ -5,6 +5,7 @@ as it was read, before any redaction. Importing this file tries them again, with
 """
 
 import json
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -14,6 +15,9 @@ from rl_pipeline.collection.formats.values import JsonObject, as_moment, as_name
 from rl_pipeline.errors import PipelineError
 
 FILE_NAME = "refused.jsonl"
+
+UNREADABLE = (OSError, EOFError, zlib.error)
+"""What a file can do to its reader, packed or not."""
 
 _MARK = "refused_by"
 _MARKED = "rl-pipeline import"
@@ -111,7 +115,7 @@ class RefusalFile:
         self._count += 1
 
 
-def unreadable(origin: Origin, error: OSError | EOFError) -> Refusal:
+def unreadable(origin: Origin, error: Exception) -> Refusal:
     """A file that cannot be read, or not to its end."""
     told = getattr(error, "strerror", None) or "it is broken off or damaged"
     return Refusal(origin, None, "unreadable", f"the file cannot be read ({told}): write it again", text="")

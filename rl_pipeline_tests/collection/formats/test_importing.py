@@ -117,6 +117,22 @@ def test_packed_files_and_byte_order_marks_make_no_difference(tmp_path: Path) ->
     assert damaged.reasons[-1] == ("", "unreadable")
 
 
+def test_a_file_that_cannot_be_read_holds_up_no_other(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(f"{json.dumps(CHAT)}\n".encode() * 1000))
+    packed[40] ^= 255
+    (tmp_path / "a.jsonl.gz").write_bytes(packed)
+    (tmp_path / "b.jsonl.gz").write_bytes(b"\x1f\x8b not gzip")
+    (tmp_path / "c.json").symlink_to(tmp_path / "gone.json")
+    (tmp_path / "d.json").symlink_to(tmp_path / "d.json")
+    lines(tmp_path / "e.jsonl", CHAT)
+    outcome = Outcome(tmp_path)
+    assert [found.origin.file.split("/")[-1] for found in outcome.found] == ["e.jsonl"]
+    assert outcome.reasons == [("", "unreadable")] * 4
+    told = [refusal.detail for refusal in outcome.refused]
+    assert "damaged" in told[0]
+    assert "No such file" in told[2]
+
+
 def test_a_trace_is_gathered_from_all_requests_of_a_file_that_brought_its_spans(tmp_path: Path) -> None:
     spans = [span for _, span in located_spans(otlp_records.OTLP_FLAT)]
     other = [{**span, "traceId": "0" * 31 + "7"} for span in spans]
