@@ -97,12 +97,10 @@ class FireAct:
                 "reference_answer": record.get("gt"),
                 **outcome(record.get("reward")),
             },
-            metadata={
-                "model": task.get("model"),
-                "temperature": temperature if temperature is not None and temperature <= 2 else None,
-            },
+            metadata={"temperature": temperature if temperature is not None and temperature <= 2 else None},
             source=source,
             session_id=name,
+            named_model=task.get("model"),
             end=as_moment("{date}T{hour}:{minute}:{second}".format_map(task)) if task.get("date") else None,
         )
 

@@ -109,18 +109,22 @@ def make_trajectory(
     session_id: str | None = None,
     agent_id: str | None = None,
     own_id: Any = None,
+    named_model: str | None = None,
     start: datetime | None = None,
     end: datetime | None = None,
 ) -> JsonObject:
     """A trajectory of the contract. Raises `NotOfFormat` when there are no turns.
 
-    `source` is what the contract has no field for; `own_id` the record's id, which is used if it is a UUID.
+    `source` is what the contract has no field for; `own_id` the record's id, which is used if it is a UUID;
+    `named_model` the model by the file's name, where the record tells none.
     """
     if not turns:
         raise NotOfFormat("there is nothing in it that an agent wrote: a trajectory needs at least one action")
     carried = as_object(record.get(CARRIED)) if isinstance(record, dict) else {}
-    model = as_name(origin.model) or as_name(metadata.get("model")) or UNKNOWN_MODEL
-    identity = trajectory_id(format_name, record, origin, own_id, model)
+    told = as_name(origin.model) or as_name(metadata.get("model"))
+    model = told or as_name(named_model) or UNKNOWN_MODEL
+    # Not by the file's name: under another, the same record would be imported again.
+    identity = trajectory_id(format_name, record, origin, own_id, told or UNKNOWN_MODEL)
     first = as_moment(carried.get("start_timestamp")) or start
     last = as_moment(carried.get("end_timestamp")) or end
     first, last = _timed(turns, first, last, origin.modified)

@@ -105,10 +105,11 @@ class InterCode:
                 "instructions": plain_text(record.get("query")) or None,
                 **outcome(best if best is not None else max(rewards, default=None)),
             },
-            metadata={"model": _model(origin)},
+            metadata={},
             source=without(record, ("turn_history", "trajectory", "query", CARRIED))
             | ({"is_stepwise": True} if is_stepwise else _left_over(history, len(exchanges))),
             session_id=as_name(task),
+            named_model=_model(origin),
         )
 
     def write(self, trajectory: JsonObject) -> Iterable[Any]:

@@ -114,7 +114,7 @@ class SWEAgent:
                 "task_status": _status(info),
             },
             metadata={
-                "model": as_name(model.get("name")) or (run["model"] if run else None),
+                "model": as_name(model.get("name")),
                 "temperature": temperature if temperature is not None and temperature <= 2 else None,
                 "prompt_tokens": sent,
                 "completion_tokens": received,
@@ -124,6 +124,7 @@ class SWEAgent:
             source=source,
             session_id=f"{NAME}:{task}",
             agent_id=_agent(history),
+            named_model=run["model"] if run else None,
         )
 
     def write(self, trajectory: JsonObject) -> Iterable[Any]:

@@ -86,9 +86,10 @@ class TauBench:
                 "user_id": as_name(as_object(info.get("task")).get("user_id")),
                 **outcome(as_number(record.get("reward"))),
             },
-            metadata={"model": model, "temperature": temperature},
+            metadata={"temperature": temperature},
             source=without(record, ("traj", "reward", CARRIED)),
             session_id=f"{task}-trial-{trial}" if as_name(trial) else task,
+            named_model=model,
         )
 
     def write(self, trajectory: JsonObject) -> Iterable[Any]:

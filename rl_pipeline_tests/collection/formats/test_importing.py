@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rl_pipeline.collection.formats import FORMATS, Importer, Refusal, RefusalFile
+from rl_pipeline.collection.formats.format import Origin
 from rl_pipeline.collection.formats.otlp_spans import located_spans
 from rl_pipeline.collection.formats.refusals import RefusalsNotKept
 from rl_pipeline.collection.formats.sources import NothingToImport
@@ -75,11 +76,23 @@ def test_halves_of_characters_and_numbers_that_are_none_are_mended_and_counted(t
     assert mended.metadata.model_extra["source"]["score"] == "NaN"
 
 
-def test_a_file_imported_twice_has_the_same_ids_under_whatever_name(tmp_path: Path) -> None:
-    file = lines(tmp_path / "chats.jsonl", CHAT, CHAT | {"id": "2"})
-    copy = lines(tmp_path / "copy.ndjson", CHAT, CHAT | {"id": "2"})
-    assert Outcome(file).ids == Outcome(file).ids == Outcome(copy).ids
-    assert len(set(Outcome(file).ids)) == 2
+SWE_RUN = {part: value for part, value in records.SWE_AGENT.items() if part != "replay_config"}
+FILES = [*records.SINGLE, ("swe-agent", SWE_RUN, records.origin("gpt-4__SWE-bench__default__t-0.00__p-0.95/a.traj"))]
+
+
+@pytest.mark.parametrize(("name", "record", "where"), FILES, ids=[where.file for _, _, where in FILES])
+def test_a_file_imported_twice_has_the_same_ids_under_whatever_name(
+    tmp_path: Path, name: str, record: Any, where: Origin
+) -> None:
+    file, copy = tmp_path / where.file, tmp_path / f"copy{Path(where.file).suffix}"
+    file.parent.mkdir()
+    content = [record] if FORMATS[name].layout == "array" else {where.key: record} if where.key else record
+    for path in (file, copy):
+        lines(path, *(content if name == "lightning-spans" else [content]))
+    first = Outcome(file)
+    assert first.ids == Outcome(file).ids == Outcome(copy).ids
+    assert [found.format_name for found in first.found] == [name]
+    assert Outcome(copy, model=where.file).ids != first.ids or name in ("atif", "massgen-traces", "otlp")
 
 
 @pytest.mark.parametrize("indent", [None, 2])
