@@ -122,8 +122,14 @@ class Atif:
             end=max(times, default=None),
         )
         yield made
-        for child in as_list(record.get("subagent_trajectories")):
-            yield from self._read(child, origin, made["trajectory_id"], session_id)
+        faults = []
+        for number, child in enumerate(as_list(record.get("subagent_trajectories")), start=1):
+            try:
+                yield from self._read(child, origin, made["trajectory_id"], session_id)
+            except NotOfFormat as error:
+                faults.append(f"subagent {number}: {error}")
+        if faults:
+            raise NotOfFormat("; ".join(faults))
 
 
 def _totals(final: JsonObject, steps: list[JsonObject]) -> JsonObject:

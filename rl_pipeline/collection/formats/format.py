@@ -87,7 +87,7 @@ class Format(Protocol):
     def read(self, record: Any, origin: Origin) -> Iterator[JsonObject]:
         """The trajectories of a record, or of a list of parts; those of subordinate agents follow their superior's.
 
-        Raises `NotOfFormat`.
+        Raises `NotOfFormat`; the trajectories before it stand.
         """
 
     def write(self, trajectory: JsonObject) -> Iterable[Any]:

@@ -16,7 +16,6 @@ from rl_pipeline.collection.formats.json_values import LARGEST_VALUE, RawValue
 from rl_pipeline.collection.formats.mending import load_mended
 from rl_pipeline.collection.formats.refusals import UNREADABLE, Refusal, is_refusal, refused_before, unreadable
 from rl_pipeline.collection.formats.sources import Progress, SourceFile, raw_records, source_files
-from rl_pipeline.collection.formats.values import as_list
 from rl_pipeline.contracts import CLAIMED_LIMITS, ContractError, Trajectory, validate_trajectory
 
 _FAULTS = {
@@ -131,22 +130,27 @@ class Importer:
         return record, origin, self._wanted or FORMATS.get(told or "") or format_of(record)
 
     def _read(self, known: Format, record: Any, origin: Origin) -> Iterator[Imported]:
-        try:
-            trees = list(known.read(record, origin))
-        except NotOfFormat as error:
-            self.refuse(Refusal(origin, known.name, "not_of_format", str(error), record))
-            return
-        except UNEXPECTED as error:
-            told = f"its structure is not that of {known.name} ({type(error).__name__}): compare it with a good record"
-            self.refuse(Refusal(origin, known.name, "not_of_format", told, record))
-            return
-        try:
-            made = [validate_trajectory(tree, limits=CLAIMED_LIMITS) for tree in trees]
-        except ContractError as error:
-            self.refuse(Refusal(origin, known.name, error.limit, str(error), record))
-            return
-        self.report.read[known.name] += len(as_list(made))
-        for trajectory in made:
+        """The trajectories of a record; it is refused if any of them cannot be read, but holds up none that can."""
+        trees = iter(known.read(record, origin))
+        while True:
+            try:
+                tree = next(trees, None)
+                if tree is None:
+                    return
+                trajectory = validate_trajectory(tree, limits=CLAIMED_LIMITS)
+            except ContractError as error:
+                self.refuse(Refusal(origin, known.name, error.limit, str(error), record))
+                continue
+            except NotOfFormat as error:
+                self.refuse(Refusal(origin, known.name, "not_of_format", str(error), record))
+                return
+            except UNEXPECTED as error:
+                told = (
+                    f"its structure is not that of {known.name} ({type(error).__name__}): compare it with a good record"
+                )
+                self.refuse(Refusal(origin, known.name, "not_of_format", told, record))
+                return
+            self.report.read[known.name] += 1
             yield Imported(trajectory, known.name, origin, record)
 
 

@@ -196,6 +196,22 @@ def test_the_verdict_of_harbors_verifier_is_read_beside_the_trajectory(tmp_path:
     assert json.loads(json.dumps(list(FORMATS["atif"].write(tree))))[0]["extra"]["reward"] == 0.5
 
 
+def test_of_a_document_with_a_bad_subagent_everything_else_is_imported(tmp_path: Path) -> None:
+    asked, good = records.ATIF_PARENT["steps"][0], records.ATIF_PARENT["subagent_trajectories"][0]
+    deep: Any = "x"
+    for _ in range(70):
+        deep = [deep]
+    bad = [{**good, "steps": [asked]}, 3, {**good, "trajectory_id": "deep", "extra": {"deep": deep}}]
+    document = {**records.ATIF_PARENT, "subagent_trajectories": [*bad, {**good, "subagent_trajectories": [{}]}]}
+    outcome = Outcome(lines(tmp_path / "x.jsonl", document))
+    assert [found.trajectory.agent_id for found in outcome.found] == ["terminus", "asker"]
+    assert [refusal.reason for refusal in outcome.refused] == ["max_depth", "not_of_format"]
+    assert [part.split(":")[0] for part in outcome.refused[1].detail.split("; ")] == [
+        *("subagent 1", "subagent 2", "subagent 4")
+    ]
+    assert outcome.report.read == Counter(atif=2)
+
+
 def test_a_trajectory_of_the_contract_is_sent_to_publish(tmp_path: Path) -> None:
     (refusal,) = Outcome(lines(tmp_path / "x.jsonl", {"trajectory_id": "a", "turns": []})).refused
     assert "rl-pipeline publish" in refusal.detail
