@@ -76,7 +76,10 @@ def _of_a_tool(rest: JsonObject) -> JsonObject:
 def arguments_written(call: Call) -> str:
     """A call's arguments as the text that the model wrote."""
     told = call.rest.get("arguments_text")
-    return told if isinstance(told, str) else compact(call.arguments or {})
+    if isinstance(told, str):
+        return told
+    arguments = call.rest.get("arguments") if call.arguments is None else call.arguments
+    return compact({} if arguments is None else arguments)
 
 
 def read_call(function: JsonObject) -> Call:
@@ -89,10 +92,14 @@ def read_call(function: JsonObject) -> Call:
         except (ValueError, RecursionError):
             arguments = None
     call = Call(as_text(function.get("name")), arguments if isinstance(arguments, dict) else None)
-    if isinstance(written, str) and (call.arguments is None or compact(call.arguments) != written):
-        call.rest["arguments_text"] = written
-    elif not isinstance(written, str):
+    if isinstance(written, str):
+        call.rest |= (
+            {} if call.arguments is not None and compact(call.arguments) == written else {"arguments_text": written}
+        )
+    elif call.arguments is not None:
         call.rest["arguments_are_object"] = True
+    else:
+        call.rest |= {"arguments": written} if "arguments" in function else {"has_no_arguments": True}
     return call
 
 
@@ -106,12 +113,15 @@ def _answer(message: JsonObject, shown: list[JsonObject], text_call: TextCall | 
     rest = without(message, _OF_AN_ANSWER)
     if isinstance(content, list | dict):
         rest["content"] = content
+    calls = _calls(message)
+    if message.get("function_call") and not any(call.rest.get("is_legacy") for call in calls):
+        rest["function_call"] = message["function_call"]
     reasoning = message.get("reasoning_content")
     exchange = Exchange(
         shown=shown,
         text=content if isinstance(content, str) else plain_text(content) if content else None,
         thoughts=[reasoning] if isinstance(reasoning, str) else [],
-        calls=_calls(message),
+        calls=calls,
         rest=rest,
     )
     if message.get("weight") == 0:
@@ -127,37 +137,54 @@ def _answer(message: JsonObject, shown: list[JsonObject], text_call: TextCall | 
 def _calls(message: JsonObject) -> list[Call]:
     calls = []
     for written in map(as_object, as_list(message.get("tool_calls"))):
-        call = read_call(as_object(written.get("function")))
+        kind = "custom" if isinstance(written.get("custom"), dict) and "function" not in written else "function"
+        call = read_call(as_object(written.get("function"))) if kind == "function" else _custom(written["custom"])
         call.id = written.get("id") if isinstance(written.get("id"), str) else None
-        call.rest |= {"fields": more} if (more := _more_of_a_call(written)) else {}
+        call.rest |= {"fields": more} if (more := _more_of_a_call(written, kind)) else {}
         calls.append(call)
     if not calls and isinstance(message.get("function_call"), dict):
         calls = [read_call(message["function_call"])]
         calls[0].rest["is_legacy"] = True
+        more = without(message["function_call"], ("name", "arguments"))
+        calls[0].rest |= {"fields": {"function": more}} if more else {}
     return calls
 
 
-def _more_of_a_call(written: JsonObject) -> JsonObject:
-    more = without(written, ("id", "function") if written.get("type") != "function" else ("id", "function", "type"))
-    function = without(as_object(written.get("function")), ("name", "arguments"))
+def _custom(written: JsonObject) -> Call:
+    """A call of a tool that takes text, whose input is no JSON."""
+    return Call(as_text(written.get("name")), {"input": written.get("input")}, rest={"is_custom": True})
+
+
+def _more_of_a_call(written: JsonObject, kind: str) -> JsonObject:
+    more = without(written, ("id", kind) if written.get("type") != kind else ("id", kind, "type"))
+    function = without(as_object(written.get(kind)), ("name", "arguments" if kind == "function" else "input"))
     return more | ({"function": function} if function else {})
 
 
 def _calls_written(calls: Sequence[Call], number: int, *, is_chat: bool) -> JsonObject:
     if calls[0].rest.get("is_legacy"):
-        return {"function_call": {"name": calls[0].name, "arguments": arguments_written(calls[0])}}
+        return {"function_call": _function_written(calls[0], is_chat=is_chat)}
     written = []
     for place, call in enumerate(calls, start=1):
         fields = as_object(call.rest.get("fields")) if is_chat else {}
-        is_object = is_chat and call.rest.get("arguments_are_object")
-        function: JsonObject = {
-            "name": call.name,
-            "arguments": call.arguments if is_object else arguments_written(call),
-            **as_object(fields.get("function")),
-        }
-        told = {"id": call.id or f"call_{number}_{place}", "type": "function", **without(fields, ["function"])}
-        written.append(told | {"function": function})
+        kind = "custom" if is_chat and call.rest.get("is_custom") else "function"
+        told = {"id": call.id or f"call_{number}_{place}", "type": kind, **without(fields, ["function"])}
+        written.append(told | {kind: _function_written(call, is_chat=is_chat)})
     return {"tool_calls": written}
+
+
+def _function_written(call: Call, *, is_chat: bool) -> JsonObject:
+    """A call's name and arguments; of calls that were read from chat messages, as they were."""
+    if not is_chat:
+        return {"name": call.name, "arguments": arguments_written(call)}
+    function: JsonObject = {"name": call.name, "arguments": arguments_written(call)}
+    if call.rest.get("is_custom"):
+        function = {"name": call.name, **as_object(call.arguments)}
+    elif call.rest.get("has_no_arguments"):
+        del function["arguments"]
+    elif "arguments" in call.rest or call.rest.get("arguments_are_object"):
+        function["arguments"] = call.rest.get("arguments", call.arguments)
+    return function | as_object(as_object(call.rest.get("fields")).get("function"))
 
 
 def _took(exchange: Exchange, message: JsonObject, failed: Callable[[str], bool] | None) -> bool:
@@ -183,6 +210,7 @@ def _took(exchange: Exchange, message: JsonObject, failed: Callable[[str], bool]
     if rest.get("tool_call_id") == call.id:
         rest.pop("tool_call_id", None)
     content = message.get("content")
+    rest |= {"content": None} if content is None else {}  # else it would be as if nothing had come back
     is_error = message.get("is_error") is True or message.get("status") == "error"
     is_failure = is_error or bool(failed and isinstance(content, str) and failed(content))
     exchange.returned[place] = Returned(content, is_failure, rest=rest)

@@ -22,6 +22,7 @@ from rl_pipeline.collection.formats.format import (
     make_trajectory,
     original,
     outcome,
+    reward_written,
     source_of,
 )
 from rl_pipeline.collection.formats.values import (
@@ -29,8 +30,10 @@ from rl_pipeline.collection.formats.values import (
     as_cost,
     as_moment,
     as_name,
+    as_number,
     as_object,
     as_text,
+    filled,
     plain_text,
     without,
 )
@@ -68,7 +71,8 @@ class FireAct:
         if not isinstance(traj, str | list):
             raise NotOfFormat("it has no `traj`: FireAct writes an object of runs by the number of their question")
         origin = original(origin, record)
-        source = without(record, ("traj", "reward", "gt", CARRIED))
+        told = {"reward": as_number(record.get("reward")), "gt": record.get("gt")}
+        source = without(record, ("traj", CARRIED, *filled(told)))
         if isinstance(traj, list):
             exchanges, after = exchanges_of_messages(traj, text_call=_text_call)
         else:
@@ -79,8 +83,8 @@ class FireAct:
             if record.get("traj_by_line") == traj.split("\n"):
                 source["traj_by_line"] = True
         turns = turns_of(exchanges, after)
-        told = _FILE.match(origin.stem) or _SHORT_FILE.match(origin.stem)
-        task = as_object(told and told.groupdict())
+        named = _FILE.match(origin.stem) or _SHORT_FILE.match(origin.stem)
+        task = as_object(named and named.groupdict())
         temperature = as_cost(float(task["temperature"])) if task.get("temperature") else None
         name = "-".join(filter(None, (NAME, task.get("task"), origin.key)))
         yield make_trajectory(
@@ -113,7 +117,7 @@ class FireAct:
         if source.get("is_text"):
             traj = source.get("text") or _text_of(exchanges, after)
         record: JsonObject = {
-            "reward": task.get("reward", task.get("task_status") == "success"),
+            **reward_written(task, is_own=own),
             **without(source, ("is_text", "text", "traj_by_line")),
             "traj": traj,
             CARRIED: carried_of(trajectory, NAME),

@@ -23,6 +23,7 @@ from rl_pipeline.collection.formats.values import (
     as_name,
     as_number,
     as_object,
+    as_text,
     filled,
     without,
 )
@@ -197,6 +198,17 @@ def outcome(reward: Any) -> JsonObject:
     if value <= 0:
         return {"task_status": "failed", "reward": reward}
     return {"task_status": "partial", "completion_percentage": round(100 * value, 6), "reward": reward}
+
+
+def reward_written(task: JsonObject, *, is_own: bool) -> JsonObject:
+    """A task's reward as a field; where it has none, what its end says, and a null where nobody has judged.
+
+    A record of the format itself (`is_own`) has what else it said of it in its source.
+    """
+    if task.get("reward") is not None:
+        return {"reward": task["reward"]}
+    ends = {"success": 1.0, "failed": 0.0}
+    return {} if is_own else {"reward": ends.get(as_text(task.get("task_status")))}
 
 
 def trajectory_id(format_name: str, record: Any, origin: Origin, own_id: Any, model: str) -> str:

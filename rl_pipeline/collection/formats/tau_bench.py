@@ -22,6 +22,7 @@ from rl_pipeline.collection.formats.format import (
     make_trajectory,
     original,
     outcome,
+    reward_written,
     source_of,
 )
 from rl_pipeline.collection.formats.values import (
@@ -73,6 +74,7 @@ class TauBench:
         domain, trial = _domain(record["traj"], origin), record.get("trial")
         task = "-".join(filter(None, (NAME, domain, as_name(record.get("task_id")))))
         model, temperature = _played_by(origin)
+        is_judged = as_number(record.get("reward")) is not None
         yield make_trajectory(
             NAME,
             record,
@@ -84,10 +86,10 @@ class TauBench:
                 "task_type": "-".join(filter(None, (NAME, domain))),
                 "instructions": first_request(turns),
                 "user_id": as_name(as_object(info.get("task")).get("user_id")),
-                **outcome(as_number(record.get("reward"))),
+                **outcome(record.get("reward")),
             },
             metadata={"temperature": temperature},
-            source=without(record, ("traj", "reward", CARRIED)),
+            source=without(record, ("traj", CARRIED, *(["reward"] if is_judged else []))),
             session_id=f"{task}-trial-{trial}" if as_name(trial) else task,
             named_model=model,
         )
@@ -95,13 +97,10 @@ class TauBench:
     def write(self, trajectory: JsonObject) -> Iterable[Any]:
         """See `Format.write`."""
         source, task = source_of(trajectory, NAME), trajectory["task_context"]
-        reward = as_number(task.get("reward"))
-        if reward is None:
-            reward = 1.0 if task.get("task_status") == "success" else 0.0
         chat, own = is_chat(trajectory), is_own(trajectory, NAME)
         yield {
             "task_id": task.get("task_id"),
-            "reward": reward,
+            **reward_written(task, is_own=own),
             "info": {},
             "traj": messages_of_exchanges(*exchanges_of(trajectory["turns"]), is_chat=chat, in_words=own),
             "trial": 0,

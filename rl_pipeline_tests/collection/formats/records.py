@@ -43,6 +43,28 @@ OPENAI: dict[str, Any] = {
     "metadata": {"shop": "umbrellas"},
 }
 
+_CALLED_LEGACY = {"name": "wind", "arguments": {"place": "Graz"}, "x-note": 1}
+ODD_CALLS: list[dict[str, Any]] = [
+    {"role": "user", "content": "Rain?"},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": "a", "type": "custom", "custom": {"name": "shell", "input": "ls -l\n"}, "index": 0},
+            {"id": "b", "type": "function", "function": {"name": "rain", "arguments": ["Graz", 3]}},
+            {"id": "c", "type": "function", "function": {"name": "wind", "arguments": None}},
+            {"id": "d", "type": "function", "function": {"name": "sun"}},
+        ],
+        "function_call": {"name": "rain", "arguments": "{}"},
+    },
+    {"role": "tool", "tool_call_id": "a", "content": None},
+    {"role": "tool", "tool_call_id": "b", "content": "3 mm"},
+    {"role": "tool", "tool_call_id": "d", "content": None},
+    {"role": "assistant", "content": None, "function_call": _CALLED_LEGACY},
+    {"role": "function", "name": "wind", "content": None},
+    {"role": "assistant", "content": "Yes."},
+]
+
 TAU: dict[str, Any] = {
     "task_id": 7,
     "reward": 1.0,
@@ -76,6 +98,8 @@ TAU_REACT: dict[str, Any] = {
     ],
 }
 
+TAU_UNJUDGED: dict[str, Any] = {**TAU_REACT, "reward": None}
+
 FIREACT: dict[str, Any] = {
     "reward": False,
     "em": False,
@@ -107,6 +131,8 @@ FIREACT_TEXT: dict[str, Any] = {
     "traj": _TEXT,
     "traj_by_line": _TEXT.split("\n"),
 }
+
+FIREACT_UNJUDGED: dict[str, Any] = {**FIREACT, "reward": None, "gt": None}
 
 FIREACT_CUT: dict[str, Any] = {**FIREACT_TEXT, "traj": _TEXT[:-1].replace("Thought: Done", "Thought:Done")}
 del FIREACT_CUT["traj_by_line"]
@@ -450,8 +476,11 @@ LIGHTNING: list[dict[str, Any]] = [
 SINGLE: list[tuple[str, Any, Origin]] = [
     ("openai-messages", OPENAI, origin("runs/chats.jsonl")),
     ("openai-messages", {"messages": CONVERSATION[:2] + CONVERSATION[5:6]}, origin("runs/chats.jsonl")),
+    ("openai-messages", {"messages": ODD_CALLS}, origin("runs/chats.jsonl")),
     ("tau-bench", TAU, origin("runs/tool-calling-gpt-4o-0.3_range_0--1_user-gpt-4o-llm_0612073827.json")),
     ("tau-bench", TAU_REACT, origin("runs/react.json")),
+    ("tau-bench", TAU_UNJUDGED, origin("runs/unjudged.json")),
+    ("fireact", FIREACT_UNJUDGED, origin("runs/unjudged.json", key="1")),
     ("fireact", FIREACT, origin("runs/hotpotqa_ft-gpt-3.5_first120.json", key="6238")),
     (
         "fireact",

@@ -64,6 +64,28 @@ def test_a_conversation_has_a_turn_for_each_call_and_each_answer() -> None:
     assert tree["start_timestamp"] == "2025-01-09T05:20:00Z"
 
 
+def test_calls_of_every_kind_tell_their_names_and_what_came_back() -> None:
+    tree = tree_of("openai-messages", records.ODD_CALLS)
+    shell, rain, wind, sun, again, _ = tree["turns"]
+    assert (shell["action"]["tool_name"], shell["action"]["tool_args"]) == ("shell", {"input": "ls -l\n"})
+    assert rain["result"]["output"] == "3 mm"
+    assert [turn["action"]["tool_name"] for turn in (rain, wind, sun, again)] == ["rain", "wind", "sun", "wind"]
+    assert again["action"]["tool_args"] == {"place": "Graz"}
+
+
+@pytest.mark.parametrize(
+    ("name", "record"), [("tau-bench", records.TAU_UNJUDGED), ("fireact", records.FIREACT_UNJUDGED)]
+)
+def test_a_run_that_nobody_judged_has_neither_reward_nor_status(name: str, record: Any) -> None:
+    tree = tree_of(name, record)
+    assert not {"reward", "task_status"} & tree["task_context"].keys()
+    assert {into: written(into, tree)["reward"] for into in ("tau-bench", "fireact")} == {
+        "tau-bench": None,
+        "fireact": None,
+    }
+    assert written("intercode", tree)["summary"]["max_reward"] is None
+
+
 def test_an_answer_without_weight_is_not_trained_on() -> None:
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}]
     assert tree_of("openai-messages", messages)["turns"][0]["is_copied_context"] is True
@@ -92,7 +114,11 @@ def test_calls_in_words_are_calls() -> None:
 
 
 def test_fireact_tells_the_reference_and_the_outcome_and_its_file_the_rest() -> None:
-    tree = tree_of("fireact", records.FIREACT_TEXT, SINGLE[5][2])
+    tree = tree_of(
+        "fireact",
+        records.FIREACT_TEXT,
+        origin("trajs/hotpotqa_dev_0_500_llama_models_lora_llama-2-7b-d_1000_0.7_2023-09-19-00-49-36.json", key="5"),
+    )
     assert tree["task_context"]["reference_answer"] == "pole"
     assert tree["task_context"]["task_status"] == "success"
     assert tree["task_context"]["instructions"] == "Where does he live?"
