@@ -116,14 +116,22 @@ class Importer:
         if raw.fault:
             self.refuse(Refusal(origin, None, raw.fault, _FAULTS[raw.fault], text=""))
             return None, None, None
+        text = raw.text
         try:
-            record, is_mended = load_mended(raw.text)
-            self.report.mended += is_mended
+            record, is_mended = load_mended(text)
             if is_refusal(record):
-                record, origin, told = refused_before(record, origin)
+                before = refused_before(record, origin)
+                if before.text == "":  # of a whole file, or too large: there is nothing to try again
+                    self.refuse(before)
+                    return None, None, None
+                origin, told, record = before.origin, before.format_name, before.record
+                if before.text is not None:
+                    text = before.text.encode()
+                    record, is_mended = load_mended(text)
+            self.report.mended += is_mended
         except (ValueError, RecursionError):
-            text = raw.text.decode("utf-8", "backslashreplace")
-            self.refuse(Refusal(origin, None, "not_json", "it is no JSON: mend it", text=text))
+            kept = text.decode("utf-8", "backslashreplace")
+            self.refuse(Refusal(origin, None, "not_json", "it is no JSON: mend it", text=kept))
             return None, None, None
         if self._wanted and not source.is_named and not self._wanted.fits(record):
             return record, origin, None

@@ -250,9 +250,8 @@ def test_what_was_refused_is_kept_and_can_be_mended_and_tried_again(tmp_path: Pa
     good = {"1": records.INTERCODE, "2": {**records.INTERCODE, "turn_history": {"actions": []}}}
     file = tmp_path / "ic_sql_multiturn_gpt-4_10_turns.json"
     file.write_text(json.dumps(good))
-    with RefusalFile(tmp_path / "refused.jsonl") as kept:
-        importer = Importer(refuse=kept.add)
-        assert len(list(importer.trajectories([file]))) == 1
+    kept = RefusalFile(tmp_path / "refused.jsonl")
+    assert len(list(Importer(refuse=kept.add).trajectories([file]))) == 1
     assert kept.path == tmp_path / "refused.jsonl"
     assert kept.path.stat().st_mode & 0o077 == 0
     (line,) = map(json.loads, kept.path.read_text().splitlines())
@@ -269,19 +268,56 @@ def test_what_was_refused_is_kept_and_can_be_mended_and_tried_again(tmp_path: Pa
     assert Outcome(file).ids[1] == mended.trajectory.trajectory_id
 
 
+def refused_of(path: Path, *paths: Path) -> list[dict[str, Any]]:
+    """What a file of refusals lists after an import."""
+    list(Importer(refuse=RefusalFile(path).add).trajectories(paths))
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def test_a_text_that_is_no_json_is_kept_as_it_is(tmp_path: Path) -> None:
-    with RefusalFile(tmp_path / "refused.jsonl") as kept:
-        list(Importer(refuse=kept.add).trajectories([lines(tmp_path / "x.jsonl", CHAT, '{"messages": ', CHAT)]))
-    assert json.loads((tmp_path / "refused.jsonl").read_text())["text"] == '{"messages":'
+    (line,) = refused_of(tmp_path / "refused.jsonl", lines(tmp_path / "x.jsonl", CHAT, '{"messages": ', CHAT))
+    assert line["text"] == '{"messages":'
 
 
-def test_without_refusals_the_file_before_stays_and_no_place_for_them_is_told(tmp_path: Path) -> None:
-    before = lines(tmp_path / "refused.jsonl", "before")
-    with RefusalFile(before):
-        pass
-    assert before.read_text() == "before\n"
-    with pytest.raises(RefusalsNotKept, match="--refused"), RefusalFile(tmp_path / "none" / "refused.jsonl") as kept:
-        kept.add(Refusal(records.origin(), None, "not_json", "mend it", text=""))
+def test_imports_add_to_what_was_refused_and_list_nothing_twice(tmp_path: Path) -> None:
+    kept, links = tmp_path / "refused.jsonl", tmp_path / "links"
+    links.mkdir()
+    (links / "gone.json").symlink_to(tmp_path / "nowhere.json")
+    first = lines(tmp_path / "first.jsonl", "{", {"messages": []}, CHAT, {"poem": "roses"})
+    second = lines(tmp_path / "second.jsonl", {"poem": "violets"}, "[1")
+    one = refused_of(kept, first, links)
+    assert [line["reason"] for line in one] == ["not_json", "unknown_format", "unknown_format", "unreadable"]
+    kept.write_text(kept.read_text().rstrip("\n"))
+    everything = [*one, *refused_of(tmp_path / "other.jsonl", second)]
+    assert refused_of(kept, first, second) == everything
+    assert refused_of(kept, kept) == refused_of(kept, kept) == refused_of(kept, first, links) == everything
+    assert [refusal.line()["source"] for refusal in Outcome(kept).refused] == [line["source"] for line in everything]
+
+
+def test_what_two_imports_refuse_at_once_and_others_add_is_all_kept(tmp_path: Path) -> None:
+    path = tmp_path / "refused.jsonl"
+    one, two = RefusalFile(path), RefusalFile(path)
+    told = [Refusal(records.origin(), None, "not_json", "mend it", text=str(number)) for number in range(4)]
+    one.add(told[0])
+    two.add(told[1])
+    with path.open("a") as file:
+        file.write(json.dumps(told[2].line()) + "\n")
+    for refusal in told:
+        one.add(refusal)
+        two.add(refusal)
+    assert [json.loads(line)["text"] for line in path.read_text().splitlines()] == ["0", "1", "2", "3"]
+    path.unlink()
+    one.add(told[0])
+    assert [json.loads(line)["text"] for line in path.read_text().splitlines()] == ["0"]
+
+
+def test_without_refusals_there_is_no_file_and_no_place_for_them_is_told(tmp_path: Path) -> None:
+    assert RefusalFile(tmp_path / "refused.jsonl").path is None
+    assert not (tmp_path / "refused.jsonl").exists()
+    with pytest.raises(RefusalsNotKept, match="--refused"):
+        RefusalFile(tmp_path / "none" / "refused.jsonl").add(
+            Refusal(records.origin(), None, "not_json", "mend it", text="")
+        )
 
 
 def test_a_path_that_is_not_there_is_told(tmp_path: Path) -> None:
