@@ -44,7 +44,8 @@ _FILE = re.compile(
     r"(?P<task>[a-z0-9]+)_[a-z]+_\d+_\d+_(?P<model>.+)_(?P<temperature>\d+(?:\.\d+)?)"
     r"_(?P<date>\d{4}-\d\d-\d\d)-(?P<hour>\d\d)-(?P<minute>\d\d)-(?P<second>\d\d)\Z"
 )
-_SHORT_FILE = re.compile(r"(?P<task>[a-z0-9]+)_(?P<model>.+?)(?:_first\d+)?\Z")
+# Of other files, only the names of its own tasks say that a model follows.
+_SHORT_FILE = re.compile(r"(?P<task>hotpotqa|strategyqa|mmlu|bamboogle|bamgoogle)_(?P<model>.+?)(?:_first\d+)?\Z")
 _CALL = re.compile(r"(?:(?:Thought:)?\s*(?P<thought>.*?)\n)?Action: (?P<tool>\w+)\[(?P<input>.*)\]\s*\Z", re.DOTALL)
 _STEP = re.compile(r"Thought: ?(?P<said>.*?)\nObservation: ?(?P<seen>.*?)(?:\n(?=Thought:)|\n?\Z)", re.DOTALL)
 

@@ -128,6 +128,11 @@ def test_fireact_tells_the_reference_and_the_outcome_and_its_file_the_rest() -> 
     assert [turn["action"]["type"] for turn in tree["turns"]] == ["tool_call", "response"]
 
 
+def test_a_file_of_any_name_is_not_taken_for_one_that_names_its_model() -> None:
+    files = {"runs/my_trajs.json": "unknown", "runs/strategyqa_gpt-4.json": "gpt-4", "runs/fireact_out.json": "unknown"}
+    assert {file: tree_of("fireact", records.FIREACT, origin(file))["metadata"]["model"] for file in files} == files
+
+
 def test_intercode_tells_the_reward_of_every_turn() -> None:
     tree = tree_of("intercode", records.INTERCODE)
     assert [turn["reward"] for turn in tree["turns"]] == [0.2, 0.1, 0]
