@@ -39,11 +39,13 @@ def messages_of_exchanges(
     *,
     is_chat: bool = True,
     in_words: bool = False,
+    as_functions: bool = False,
 ) -> list[JsonObject]:
     """The conversation that exchanges tell.
 
     Unless they were read from chat messages (`is_chat`), only the fields that OpenAI's messages have are written. With
-    `in_words`, calls that the agent made in words are not written beside them.
+    `in_words`, calls that the agent made in words are not written beside them; with `as_functions`, all calls are those
+    of functions, however they were written.
     """
     messages: list[JsonObject] = []
     for number, exchange in enumerate(exchanges, start=1):
@@ -51,7 +53,7 @@ def messages_of_exchanges(
         answer: JsonObject = {"role": "assistant", "content": exchange.text}
         is_told = in_words and any(call.rest.get(IN_WORDS) for call in exchange.calls)
         if exchange.calls and not is_told:
-            answer |= _calls_written(exchange.calls, number, is_chat=is_chat)
+            answer |= _calls_written(exchange.calls, number, is_chat=is_chat and not as_functions)
         if exchange.thoughts and not is_told:
             answer["reasoning_content"] = "\n".join(exchange.thoughts)
         messages.append(answer | exchange.rest)
@@ -59,9 +61,11 @@ def messages_of_exchanges(
             returned = exchange.returned[place] if place < len(exchange.returned) else None
             if returned is not None:
                 told: JsonObject = {"role": "tool", "content": returned.content}
-                if not (is_told or call.rest.get("is_legacy") or "tool_call_ids" in returned.rest):
+                has_none = "tool_call_ids" in returned.rest or (is_chat and returned.rest.get("has_no_id"))
+                if not (is_told or call.rest.get("is_legacy") or has_none):
                     told["tool_call_id"] = call.id or f"call_{number}_{place + 1}"
-                messages.append(told | (returned.rest if is_told else _of_a_tool(returned.rest)))
+                rest = without(returned.rest, ["has_no_id"])
+                messages.append(told | (rest if is_told else _of_a_tool(rest)))
         loose = exchange.returned[len(exchange.calls) :]
         messages += [{"role": "user", "content": item.content, **item.rest} for item in loose if item and item.content]
     messages += after
@@ -137,10 +141,10 @@ def _answer(message: JsonObject, shown: list[JsonObject], text_call: TextCall | 
 def _calls(message: JsonObject) -> list[Call]:
     calls = []
     for written in map(as_object, as_list(message.get("tool_calls"))):
-        kind = "custom" if isinstance(written.get("custom"), dict) and "function" not in written else "function"
-        call = read_call(as_object(written.get("function"))) if kind == "function" else _custom(written["custom"])
+        call = _called(written)
         call.id = written.get("id") if isinstance(written.get("id"), str) else None
-        call.rest |= {"fields": more} if (more := _more_of_a_call(written, kind)) else {}
+        left_out = [name for name in ("id", "type") if name not in written]
+        call.rest |= {"left_out": left_out} if left_out else {}
         calls.append(call)
     if not calls and isinstance(message.get("function_call"), dict):
         calls = [read_call(message["function_call"])]
@@ -150,15 +154,25 @@ def _calls(message: JsonObject) -> list[Call]:
     return calls
 
 
-def _custom(written: JsonObject) -> Call:
-    """A call of a tool that takes text, whose input is no JSON."""
-    return Call(as_text(written.get("name")), {"input": written.get("input")}, rest={"is_custom": True})
-
-
-def _more_of_a_call(written: JsonObject, kind: str) -> JsonObject:
+def _called(written: JsonObject) -> Call:
+    """A call as OpenAI writes it, of a function or of a custom tool, or with its name and arguments beside its id."""
+    if "function" not in written and isinstance(written.get("name"), str):
+        named = "args" if "args" in written else "arguments"
+        call = read_call({"name": written["name"], **({"arguments": written[named]} if named in written else {})})
+        call.rest |= {"is_flat": named, "fields": without(written, ("id", "name", named))}
+        return call
+    custom = written.get("custom") if "function" not in written else None
+    kind = "custom" if isinstance(custom, dict) else "function"
     more = without(written, ("id", kind) if written.get("type") != kind else ("id", kind, "type"))
-    function = without(as_object(written.get(kind)), ("name", "arguments" if kind == "function" else "input"))
-    return more | ({"function": function} if function else {})
+    if isinstance(custom, dict):
+        call = Call(as_text(custom.get("name")), {"input": custom.get("input")}, rest={"is_custom": True})
+        function = without(custom, ("name", "input"))
+    else:
+        call = read_call(as_object(written.get("function")))
+        function = without(as_object(written.get("function")), ("name", "arguments"))
+    more |= {"function": function} if function else {}
+    call.rest |= {"fields": more} if more else {}
+    return call
 
 
 def _calls_written(calls: Sequence[Call], number: int, *, is_chat: bool) -> JsonObject:
@@ -166,10 +180,15 @@ def _calls_written(calls: Sequence[Call], number: int, *, is_chat: bool) -> Json
         return {"function_call": _function_written(calls[0], is_chat=is_chat)}
     written = []
     for place, call in enumerate(calls, start=1):
-        fields = as_object(call.rest.get("fields")) if is_chat else {}
-        kind = "custom" if is_chat and call.rest.get("is_custom") else "function"
-        told = {"id": call.id or f"call_{number}_{place}", "type": kind, **without(fields, ["function"])}
-        written.append(told | {kind: _function_written(call, is_chat=is_chat)})
+        rest = call.rest if is_chat else {}
+        told: JsonObject = {"id": call.id or f"call_{number}_{place}"}
+        function, fields = _function_written(call, is_chat=is_chat), as_object(rest.get("fields"))
+        if named := as_text(rest.get("is_flat")):
+            told |= fields | {named if name == "arguments" else name: value for name, value in function.items()}
+        else:
+            kind = "custom" if rest.get("is_custom") else "function"
+            told |= {"type": kind, **without(fields, ["function"]), kind: function}
+        written.append(without(told, as_list(rest.get("left_out"))))
     return {"tool_calls": written}
 
 
@@ -199,7 +218,9 @@ def _took(exchange: Exchange, message: JsonObject, failed: Callable[[str], bool]
             return False
     elif message["role"] in ("tool", "function"):
         ids = [message.get("tool_call_id"), *as_list(message.get("tool_call_ids"))]
-        named = [number for number in waiting if exchange.calls[number].id in ids and exchange.calls[number].id]
+        # Some call it by `id`, which with others is the message's own.
+        known_as = [*ids, message.get("id")]
+        named = [number for number in waiting if exchange.calls[number].id in known_as and exchange.calls[number].id]
         if any(isinstance(known, str) for known in ids) and not named:
             return False
         place = named[0] if named else place
@@ -207,11 +228,13 @@ def _took(exchange: Exchange, message: JsonObject, failed: Callable[[str], bool]
     else:
         return False
     rest = without(message, ("content",) if message["role"] != "tool" else ("role", "content"))
-    if rest.get("tool_call_id") == call.id:
+    if message["role"] == "tool" and not {"tool_call_id", "tool_call_ids"} & message.keys():
+        rest["has_no_id"] = True
+    elif rest.get("tool_call_id") == call.id:
         rest.pop("tool_call_id", None)
     content = message.get("content")
     rest |= {"content": None} if content is None else {}  # else it would be as if nothing had come back
-    is_error = message.get("is_error") is True or message.get("status") == "error"
+    is_error = True in (message.get("is_error"), message.get("error")) or message.get("status") == "error"
     is_failure = is_error or bool(failed and isinstance(content, str) and failed(content))
     exchange.returned[place] = Returned(content, is_failure, rest=rest)
     return True

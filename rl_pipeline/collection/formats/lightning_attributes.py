@@ -219,9 +219,6 @@ def as_message(told: Any) -> JsonObject:
         message["role"] = "assistant" if "tool_calls" in message else "tool" if "tool_call_id" in message else "user"
     calls = []
     for call in map(as_object, as_list(message.get("tool_calls"))):
-        if "custom" in call:
-            calls.append(call)
-            continue
         function = as_object(call.get("function")) or {
             name: call[name] for name in ("name", "arguments") if name in call
         }
@@ -238,8 +235,5 @@ def as_told(message: JsonObject) -> JsonObject:
     for call in map(as_object, as_list(message.get("tool_calls"))):
         function, rest = as_object(call.get("function")), without(call, ("is_flat", "function"))
         rest = without(rest, ["type"]) if call.get("is_flat") else rest
-        if "is_flat" in call:
-            calls.append({**rest, **function})
-        else:
-            calls.append(rest if "custom" in call else {**rest, "function": function})
+        calls.append({**rest, **function} if "is_flat" in call else {**rest, "function": function})
     return told | ({"tool_calls": calls} if calls else {})

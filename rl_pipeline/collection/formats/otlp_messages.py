@@ -187,8 +187,7 @@ def _parts(message: JsonObject) -> Iterable[JsonObject]:
         is_text = told.get("type") == "text" and "text" in told
         yield {**without(told, ["text"]), "content": told["text"]} if is_text else told
     for call in map(as_object, as_list(message.get("tool_calls")) or [{"function": message.get("function_call")}]):
-        custom = as_object(call.get("custom"))
-        function = {**custom, "arguments": filled({"input": custom.get("input")})} if custom else call.get("function")
+        function = call.get("function")
         if isinstance(function, dict):
             named = filled({"id": call.get("id"), "name": function.get("name")})
             yield {"type": "tool_call", **named, **_arguments(function)}

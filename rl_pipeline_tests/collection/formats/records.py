@@ -65,6 +65,24 @@ ODD_CALLS: list[dict[str, Any]] = [
     {"role": "assistant", "content": "Yes."},
 ]
 
+FLAT_CALLS: list[dict[str, Any]] = [
+    {"role": "user", "content": "Rain?"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {"id": "a", "name": "rain", "arguments": {"place": "Graz"}, "requestor": "assistant"},
+            {"name": "wind", "args": {"place": "Graz"}, "id": "b", "type": "tool_call"},
+            {"id": "c", "name": "sun"},
+        ],
+    },
+    {"role": "tool", "id": "b", "content": "no such place", "error": True},
+    {"role": "tool", "id": "a", "content": "3 mm", "error": False},
+    {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "now", "arguments": {}}}]},
+    {"role": "tool", "content": "noon"},
+    {"role": "assistant", "content": "Yes."},
+]
+
 TAU: dict[str, Any] = {
     "task_id": 7,
     "reward": 1.0,
@@ -477,6 +495,11 @@ SINGLE: list[tuple[str, Any, Origin]] = [
     ("openai-messages", OPENAI, origin("runs/chats.jsonl")),
     ("openai-messages", {"messages": CONVERSATION[:2] + CONVERSATION[5:6]}, origin("runs/chats.jsonl")),
     ("openai-messages", {"messages": ODD_CALLS}, origin("runs/chats.jsonl")),
+    (
+        "openai-messages",
+        {"messages": [*FLAT_CALLS[:2], FLAT_CALLS[3], FLAT_CALLS[2], *FLAT_CALLS[4:]]},
+        origin("runs/chats.jsonl"),
+    ),
     ("tau-bench", TAU, origin("runs/tool-calling-gpt-4o-0.3_range_0--1_user-gpt-4o-llm_0612073827.json")),
     ("tau-bench", TAU_REACT, origin("runs/react.json")),
     ("tau-bench", TAU_UNJUDGED, origin("runs/unjudged.json")),

@@ -73,6 +73,21 @@ def test_calls_of_every_kind_tell_their_names_and_what_came_back() -> None:
     assert again["action"]["tool_args"] == {"place": "Graz"}
 
 
+def test_calls_without_the_frame_of_a_function_and_without_ids_are_calls() -> None:
+    tree = tree_of("openai-messages", records.FLAT_CALLS)
+    rain, wind, sun, now, _ = tree["turns"]
+    assert [(turn["action"]["tool_name"], turn["action"].get("tool_args")) for turn in (rain, wind, sun, now)] == [
+        *(("rain", {"place": "Graz"}), ("wind", {"place": "Graz"}), ("sun", None), ("now", {}))
+    ]
+    assert (rain["result"]["output"], wind["result"]["error"], now["result"]["output"]) == (
+        "3 mm",
+        "no such place",
+        "noon",
+    )
+    (answered,) = [m for m in written("openai-messages", tree)["messages"] if m.get("id") == "b"]
+    assert answered == records.FLAT_CALLS[2]
+
+
 @pytest.mark.parametrize(
     ("name", "record"), [("tau-bench", records.TAU_UNJUDGED), ("fireact", records.FIREACT_UNJUDGED)]
 )
