@@ -200,6 +200,21 @@ def outcome(reward: Any) -> JsonObject:
     return {"task_status": "partial", "completion_percentage": round(100 * value, 6), "reward": reward}
 
 
+def all_readable(parts: Iterable[tuple[str, Iterator[JsonObject]]]) -> Iterator[JsonObject]:
+    """The trajectories of a record's parts, which are named for people; one that cannot be read holds up no other.
+
+    Raises `NotOfFormat` after the last.
+    """
+    faults = []
+    for name, trajectories in parts:
+        try:
+            yield from trajectories
+        except NotOfFormat as error:
+            faults.append(f"{name}: {error}")
+    if faults:
+        raise NotOfFormat("; ".join(faults))
+
+
 def reward_written(task: JsonObject, *, is_own: bool) -> JsonObject:
     """A task's reward as a field; where it has none, what its end says, and a null where nobody has judged.
 

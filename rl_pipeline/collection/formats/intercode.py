@@ -2,11 +2,13 @@
 
 The lists are `actions`, `observations`, `rewards` and `valid_action`, and `thoughts` with some policies. An episode
 that was blocked has an action and a reward more than observations. What people played has a `trajectory` of single
-steps instead. The model stands in the name of the file, or in that of its directory.
+steps instead. The model stands in the name of the file, or in that of its directory; newer scripts write how they were
+called before the episodes (`meta` and `logs`), and each episode then has its `meta`.
 """
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -23,6 +25,7 @@ from rl_pipeline.collection.formats.format import (
     Layout,
     NotOfFormat,
     Origin,
+    all_readable,
     carried_of,
     is_own,
     key_of,
@@ -66,7 +69,7 @@ class InterCode:
         is_stepwise = as_text(record.get("environment")).startswith("ic_") and isinstance(
             record.get("trajectory"), list
         )
-        return is_stepwise or isinstance(record.get("turn_history"), dict)
+        return is_stepwise or isinstance(record.get("turn_history"), dict) or bool(_logged(record))
 
     def groups(self, record: Any) -> Iterable[tuple[str, Any]]:  # noqa: ARG002 - a format's signature
         """Each is a trajectory."""
@@ -76,6 +79,12 @@ class InterCode:
         """See `Format.read`."""
         if not self.fits(record):
             raise NotOfFormat("it has no `turn_history`: InterCode writes an object of episodes by their task's number")
+        if not {"turn_history", "trajectory"} & record.keys():
+            yield from all_readable(
+                (f'key "{key}"', self.read({**as_object(one), "meta": record.get("meta")}, replace(origin, key=key)))
+                for key, one in _logged(record).items()
+            )
+            return
         origin = original(origin, record)
         is_stepwise = "turn_history" not in record
         history = _lists_of(record["trajectory"]) if is_stepwise else record["turn_history"]
@@ -105,7 +114,7 @@ class InterCode:
                 "instructions": plain_text(record.get("query")) or None,
                 **outcome(best if best is not None else max(rewards, default=None)),
             },
-            metadata={},
+            metadata={"model": as_name(as_object(record.get("meta")).get("model"))},
             source=without(record, ("turn_history", "trajectory", "query", CARRIED))
             | ({"is_stepwise": True} if is_stepwise else _left_over(history, len(exchanges))),
             session_id=as_name(task),
@@ -142,6 +151,13 @@ class InterCode:
     def name_of(self, trajectory: JsonObject) -> str:
         """The number of its task, or its id."""
         return key_of(trajectory) or str(trajectory["trajectory_id"])
+
+
+def _logged(record: JsonObject) -> JsonObject:
+    """The episodes of a file that says first how they came about."""
+    logs = as_object(record.get("logs"))
+    is_meant = "meta" in record and any(isinstance(as_object(one).get("turn_history"), dict) for one in logs.values())
+    return logs if is_meant else {}
 
 
 def _exchange(number: int, action: Any, tool: str, lists: dict[str, list[Any]]) -> Exchange:

@@ -104,6 +104,7 @@ def test_json_of_every_shape_is_read(tmp_path: Path, indent: int | None) -> None
         "members.json": {"1": records.INTERCODE, "2": records.INTERCODE},
         "fireact.json": {"1": records.FIREACT},
         "results.json": [records.TAU, records.TAU_REACT],
+        "logs.json": {"meta": {"model": "gpt-4"}, "logs": {"1": records.INTERCODE, "2": records.INTERCODE}},
     }
     for name, value in shapes.items():
         (tmp_path / name).write_text(json.dumps(value, indent=indent))
@@ -115,7 +116,22 @@ def test_json_of_every_shape_is_read(tmp_path: Path, indent: int | None) -> None
         "members.json": 2,
         "fireact.json": 1,
         "results.json": 2,
+        "logs.json": 2,
     }
+
+
+def test_the_episodes_of_newer_scripts_of_intercode_tell_their_model(tmp_path: Path) -> None:
+    meta = {"model": "gpt-4", "env": "sql"}
+    logs = {"3": records.INTERCODE, "x": {"turn_history": {}}, "4": records.INTERCODE}
+    outcome = Outcome(lines(tmp_path / "ic_sql_plan_solve.json", {"meta": meta, "logs": logs}))
+    assert [refusal.detail.split(":")[0] for refusal in outcome.refused] == ['key "x"']
+    first, second = outcome.found
+    assert (first.trajectory.metadata.model, first.origin.key) == ("gpt-4", None)
+    assert first.trajectory.trajectory_id != second.trajectory.trajectory_id
+    tree = json.loads(serialize(first.trajectory))
+    assert FORMATS["intercode"].name_of(tree) == "3"
+    [again] = FORMATS["intercode"].write(tree)
+    assert {part: again[part] for part in again if part != "rl_pipeline"} == {**records.INTERCODE, "meta": meta}
 
 
 def test_packed_files_and_byte_order_marks_make_no_difference(tmp_path: Path) -> None:
