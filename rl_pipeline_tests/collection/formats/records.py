@@ -116,6 +116,43 @@ TAU_REACT: dict[str, Any] = {
     ],
 }
 
+TAU_SIMULATION: dict[str, Any] = {
+    "id": "0d9a2a5e-9f0e-4f43-8f4c-9d1c2b3a4d5e",
+    "task_id": "12",
+    "timestamp": "2025-06-01T10:02:00.500000",
+    "start_time": "2025-06-01T10:00:00.250000",
+    "end_time": "2025-06-01T10:02:00.500000",
+    "duration": 120.25,
+    "termination_reason": "user_stop",
+    "agent_cost": 0.25,
+    "user_cost": None,
+    "reward_info": {"reward": 1.0, "db_check": None},
+    "messages": [
+        {"role": "assistant", "content": "Hi! How can I help?", "turn_idx": 0, "usage": None},
+        {"role": "user", "content": "Cancel my order.", "turn_idx": 1, "usage": {"prompt_tokens": 900}},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c1", "name": "cancel", "arguments": {"id": "#1"}, "requestor": "assistant"}],
+            "usage": {"prompt_tokens": 40, "completion_tokens": 9},
+        },
+        {"id": "c1", "role": "tool", "content": "not found", "requestor": "assistant", "error": True},
+        {"role": "assistant", "content": "There is none.", "usage": {"prompt_tokens": 60, "completion_tokens": 5}},
+    ],
+    "trial": 0,
+    "seed": 300,
+}
+
+TAU_RESULTS: dict[str, Any] = {
+    "timestamp": "2025-06-01T10:00:00",
+    "info": {
+        "agent_info": {"implementation": "llm_agent", "llm": "gpt-4.1", "llm_args": {"temperature": 0.5}},
+        "environment_info": {"domain_name": "telecom", "policy": "Be kind."},
+    },
+    "tasks": [{"id": "12", "user_scenario": {}}],
+    "simulations": [TAU_SIMULATION],
+}
+
 TAU_UNJUDGED: dict[str, Any] = {**TAU_REACT, "reward": None}
 
 FIREACT: dict[str, Any] = {
@@ -491,6 +528,13 @@ LIGHTNING: list[dict[str, Any]] = [
     ),
 ]
 
+
+def names_itself(name: str, record: Any) -> bool:
+    """Whether a record has an id of its own."""
+    is_simulation = name == "tau-bench" and "traj" not in record
+    return is_simulation or name in ("atif", "massgen-traces", "otlp")
+
+
 SINGLE: list[tuple[str, Any, Origin]] = [
     ("openai-messages", OPENAI, origin("runs/chats.jsonl")),
     ("openai-messages", {"messages": CONVERSATION[:2] + CONVERSATION[5:6]}, origin("runs/chats.jsonl")),
@@ -503,6 +547,9 @@ SINGLE: list[tuple[str, Any, Origin]] = [
     ("tau-bench", TAU, origin("runs/tool-calling-gpt-4o-0.3_range_0--1_user-gpt-4o-llm_0612073827.json")),
     ("tau-bench", TAU_REACT, origin("runs/react.json")),
     ("tau-bench", TAU_UNJUDGED, origin("runs/unjudged.json")),
+    ("tau-bench", {name: TAU[name] for name in ("task_id", "reward", "traj")}, origin("runs/bare.json")),
+    ("tau-bench", TAU_SIMULATION, origin("simulations/0d9a2a5e.json")),
+    ("tau-bench", TAU_RESULTS, origin("runs/results.json")),
     ("fireact", FIREACT_UNJUDGED, origin("runs/unjudged.json", key="1")),
     ("fireact", FIREACT, origin("runs/hotpotqa_ft-gpt-3.5_first120.json", key="6238")),
     (

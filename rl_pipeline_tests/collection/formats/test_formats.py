@@ -30,7 +30,7 @@ def test_a_record_is_recognised_by_its_content(name: str, record: Any, where: Or
 def test_the_same_record_has_the_same_id_and_another_has_another(name: str, record: Any, where: Origin) -> None:
     (tree,) = read(name, record, where)
     assert read(name, record, where)[0]["trajectory_id"] == tree["trajectory_id"]
-    if name not in ("atif", "massgen-traces", "otlp"):
+    if not records.names_itself(name, record):
         (other,) = read(name, record, Origin(where.file, where.modified, key=where.key, model="another"))
         assert other["trajectory_id"] != tree["trajectory_id"]
 
@@ -116,6 +116,38 @@ def test_tau_bench_tells_task_trial_model_and_the_tool_that_failed() -> None:
     assert (tree["metadata"]["model"], tree["metadata"]["temperature"]) == ("gpt-4o", 0.3)
     assert tree["turns"][0]["result"]["success"] is False
     assert tree["turns"][0]["result"]["error"] == "Error: order not found"
+
+
+def test_simulations_of_tau2_bench_tell_task_model_tokens_cost_and_the_tool_that_failed() -> None:
+    tree = tree_of("tau-bench", records.TAU_RESULTS)
+    greeting, cancel, answer = tree["turns"]
+    assert (cancel["action"]["tool_name"], cancel["action"]["tool_args"]) == ("cancel", {"id": "#1"})
+    assert (cancel["result"]["success"], cancel["result"]["error"]) == (False, "not found")
+    assert (greeting["action"]["raw_response"], answer["action"]["raw_response"]) == (
+        *("Hi! How can I help?", "There is none."),
+    )
+    told = tree["task_context"]
+    assert (told["task_id"], told["task_status"], told["instructions"]) == (
+        *("tau-bench-telecom-12", "success", "Cancel my order."),
+    )
+    names = ("model", "temperature", "prompt_tokens", "completion_tokens", "total_cost_usd")
+    assert [tree["metadata"][name] for name in names] == ["gpt-4.1", 0.5, 100, 14, 0.25]
+    assert tree["trajectory_id"] == records.TAU_SIMULATION["id"]
+    assert (tree["start_timestamp"], tree["end_timestamp"]) == (
+        *("2025-06-01T10:00:00.250000Z", "2025-06-01T10:02:00.500000Z"),
+    )
+    alone = tree_of("tau-bench", records.TAU_SIMULATION)
+    assert (alone["trajectory_id"], alone["metadata"]["model"]) == (tree["trajectory_id"], "unknown")
+
+
+def test_of_results_with_a_simulation_that_was_spoken_the_others_are_read() -> None:
+    spoken = {**records.TAU_SIMULATION, "id": "x", "messages": None}
+    found = FORMATS["tau-bench"].read(
+        {**records.TAU_RESULTS, "simulations": [spoken, records.TAU_SIMULATION]}, origin()
+    )
+    assert next(found)["trajectory_id"] == records.TAU_SIMULATION["id"]
+    with pytest.raises(NotOfFormat, match="simulation 1: it has no list `messages`"):
+        next(found)
 
 
 def test_calls_in_words_are_calls() -> None:

@@ -56,7 +56,7 @@ def test_what_is_written_again_is_the_record_as_it_was(name: str, record: Any, w
     (tree,) = read(name, record, where)
     again = without_carried(written(name, tree))
     expected = without_carried(plain(record))
-    if record is TAU:
+    if name == "tau-bench" and record.get("traj") is TAU["traj"]:
         # An answer without calls may say so by a null; it is left out.
         for message in expected["traj"]:
             if message["role"] == "assistant":
