@@ -61,6 +61,9 @@ def exchanges_of_steps(steps: list[Any], calls: Iterator[tuple[str, Call]]) -> I
             turn["step"]["action"] = command
         if "execution_time" in step:
             turn["step"]["execution_time"] = step["execution_time"]
+        turn["step"] |= {name: None for name in ("observation", "response", "thought") if step.get(name, "") is None}
+        left_out = [name for name in ("action", "observation", "response") if name not in step]
+        turn["step"] |= {"left_out": left_out} if left_out else {}
         if isinstance(step.get("query"), list):
             same = _common(query, step["query"])
             turn["step"]["query"] = {"same": same, "then": step["query"][same:]}
@@ -87,12 +90,12 @@ def steps_of(exchanges: list[Exchange], *, is_own: bool) -> Iterator[JsonObject]
             "response": exchange.text or "",
             **({"thought": "\n".join(exchange.thoughts)} if exchange.thoughts or not is_own else {}),
             **({"execution_time": (returned.milliseconds or 0.0) / 1000} if returned and not is_own else {}),
-            **without(told, ["query"]),
+            **without(told, ("query", "left_out")),
         }
         if isinstance(told.get("query"), dict):
             query = [*query[: as_count(told["query"].get("same")) or 0], *as_list(told["query"].get("then"))]
             step["query"] = query
-        yield step
+        yield without(step, as_list(told.get("left_out")))
 
 
 def _action(exchange: Exchange, *, is_own: bool) -> Any:

@@ -298,6 +298,38 @@ SWE_AGENT: dict[str, Any] = {
     '"problem_statement": {"id": "a__b-1", "text": "There is a bug."}}',
 }
 
+SWE_SPARSE: dict[str, Any] = {
+    "trajectory": [
+        {"response": None, "thought": None, "observation": "cannot"},
+        {"action": "bash run.sh", "observation": None, "thought": "t", "execution_time": None},
+        {"action": "ls", "observation": "a.py"},
+    ],
+    "history": None,
+    "info": {},
+}
+
+SWE_MINI: dict[str, Any] = {
+    "info": {
+        "exit_status": "Submitted",
+        "submission": "",
+        "model_stats": {"instance_cost": 0.5, "api_calls": 2},
+        "config": {"model": {"model_name": "claude-4", "model_kwargs": {"temperature": 0.25}}},
+        "mini_version": "1.9.1",
+    },
+    "messages": [
+        {"role": "system", "content": "You fix code."},
+        {"role": "user", "content": "Fix the bug in a.py."},
+        {"role": "assistant", "content": "THOUGHT: I look.\n\n```bash\ncat a.py\n```", "extra": {"cost": 0.25}},
+        {"role": "user", "content": "<returncode>0</returncode>\n<output>\nx\n</output>"},
+        {"role": "assistant", "content": "Two:\n```bash\na\n```\n```bash\nb\n```"},
+        {"role": "user", "content": "One command at a time."},
+        {"role": "assistant", "content": "```mswea_bash_command\nsubmit\n```"},
+        {"role": "user", "content": "diff"},
+    ],
+    "trajectory_format": "mini-swe-agent-1",
+    "instance_id": "a__b-2",
+}
+
 SWE_HISTORY: dict[str, Any] = {"history": SWE_AGENT["history"]}
 
 ATIF: dict[str, Any] = {
@@ -564,6 +596,8 @@ SINGLE: list[tuple[str, Any, Origin]] = [
     ("intercode", INTERCODE_BLOCKED, origin("x/ic_bash_multiturn_gpt-4_10_turns.json", key="1")),
     ("swe-agent", SWE_AGENT, origin("a__b-1/a__b-1.traj")),
     ("swe-agent", SWE_HISTORY, origin("runs/simple.traj")),
+    ("swe-agent", SWE_SPARSE, origin("runs/sparse.traj")),
+    ("swe-agent", SWE_MINI, origin("a__b-2/a__b-2.traj.json")),
     ("atif", ATIF, origin("agent/trajectory.json")),
     ("massgen-traces", MASSGEN, origin("agent_1/trace.json")),
     ("massgen-traces", MASSGEN_AS_SPECIFIED, origin("agent_1/trace_abc123.json")),

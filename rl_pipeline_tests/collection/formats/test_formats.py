@@ -224,6 +224,17 @@ def test_swe_agent_tells_calls_times_tokens_and_cost() -> None:
     assert (tree["start_timestamp"], tree["end_timestamp"]) == ("2025-12-08T11:59:58.250000Z", "2025-12-08T12:00:00Z")
 
 
+def test_mini_swe_agent_tells_its_commands_model_and_cost() -> None:
+    tree = tree_of("swe-agent", records.SWE_MINI, origin("a__b-2/a__b-2.traj.json"))
+    look, two, submit = tree["turns"]
+    assert (look["action"]["tool_args"], look["thought_process"]) == ({"command": "cat a.py"}, ["I look."])
+    assert look["result"]["output"].startswith("<returncode>0")
+    assert (two["action"]["type"], submit["action"]["tool_args"]) == ("response", {"command": "submit"})
+    assert (tree["metadata"]["model"], tree["metadata"]["temperature"]) == ("claude-4", 0.25)
+    assert (tree["metadata"]["total_cost_usd"], tree["task_context"]["task_id"]) == (0.5, "a__b-2")
+    assert "task_status" not in tree["task_context"]
+
+
 def test_a_run_of_swe_agent_that_ran_out_of_money_has_failed() -> None:
     record = {**records.SWE_AGENT, "info": {"exit_status": "exit_cost"}}
     assert tree_of("swe-agent", record)["task_context"]["task_status"] == "failed"
