@@ -59,10 +59,8 @@ def import_files(
         if not dry_run:
             kept.add(refusal)
 
-    with (
-        RefusalFile(refused or paths[0].absolute().parent / FILE_NAME) as kept,
-        typer.progressbar(length=size, label="reading", file=sys.stderr) as bar,
-    ):
+    kept = RefusalFile(refused or paths[0].absolute().parent / FILE_NAME)
+    with typer.progressbar(length=size, label="reading", file=sys.stderr) as bar:
         importer = Importer(wanted=wanted, model=model, refuse=note, progress=bar.update)
         found = importer.trajectories(paths)
         came = PublishedImports(stored=sum(1 for _ in found)) if dry_run else _publish(found, importer)

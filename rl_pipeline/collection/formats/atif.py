@@ -18,6 +18,7 @@ from rl_pipeline.collection.formats.format import (
     Layout,
     NotOfFormat,
     Origin,
+    all_readable,
     carried_of,
     make_trajectory,
     original,
@@ -122,8 +123,10 @@ class Atif:
             end=max(times, default=None),
         )
         yield made
-        for child in as_list(record.get("subagent_trajectories")):
-            yield from self._read(child, origin, made["trajectory_id"], session_id)
+        yield from all_readable(
+            (f"subagent {number}", self._read(child, origin, made["trajectory_id"], session_id))
+            for number, child in enumerate(as_list(record.get("subagent_trajectories")), start=1)
+        )
 
 
 def _totals(final: JsonObject, steps: list[JsonObject]) -> JsonObject:

@@ -39,11 +39,13 @@ def messages_of_exchanges(
     *,
     is_chat: bool = True,
     in_words: bool = False,
+    as_functions: bool = False,
 ) -> list[JsonObject]:
     """The conversation that exchanges tell.
 
     Unless they were read from chat messages (`is_chat`), only the fields that OpenAI's messages have are written. With
-    `in_words`, calls that the agent made in words are not written beside them.
+    `in_words`, calls that the agent made in words are not written beside them; with `as_functions`, all calls are those
+    of functions, however they were written.
     """
     messages: list[JsonObject] = []
     for number, exchange in enumerate(exchanges, start=1):
@@ -51,7 +53,7 @@ def messages_of_exchanges(
         answer: JsonObject = {"role": "assistant", "content": exchange.text}
         is_told = in_words and any(call.rest.get(IN_WORDS) for call in exchange.calls)
         if exchange.calls and not is_told:
-            answer |= _calls_written(exchange.calls, number, is_chat=is_chat)
+            answer |= _calls_written(exchange.calls, number, is_chat=is_chat and not as_functions)
         if exchange.thoughts and not is_told:
             answer["reasoning_content"] = "\n".join(exchange.thoughts)
         messages.append(answer | exchange.rest)
@@ -59,9 +61,11 @@ def messages_of_exchanges(
             returned = exchange.returned[place] if place < len(exchange.returned) else None
             if returned is not None:
                 told: JsonObject = {"role": "tool", "content": returned.content}
-                if not (is_told or call.rest.get("is_legacy") or "tool_call_ids" in returned.rest):
+                has_none = "tool_call_ids" in returned.rest or (is_chat and returned.rest.get("has_no_id"))
+                if not (is_told or call.rest.get("is_legacy") or has_none):
                     told["tool_call_id"] = call.id or f"call_{number}_{place + 1}"
-                messages.append(told | (returned.rest if is_told else _of_a_tool(returned.rest)))
+                rest = without(returned.rest, ["has_no_id"])
+                messages.append(told | (rest if is_told else _of_a_tool(rest)))
         loose = exchange.returned[len(exchange.calls) :]
         messages += [{"role": "user", "content": item.content, **item.rest} for item in loose if item and item.content]
     messages += after
@@ -76,7 +80,10 @@ def _of_a_tool(rest: JsonObject) -> JsonObject:
 def arguments_written(call: Call) -> str:
     """A call's arguments as the text that the model wrote."""
     told = call.rest.get("arguments_text")
-    return told if isinstance(told, str) else compact(call.arguments or {})
+    if isinstance(told, str):
+        return told
+    arguments = call.rest.get("arguments") if call.arguments is None else call.arguments
+    return compact({} if arguments is None else arguments)
 
 
 def read_call(function: JsonObject) -> Call:
@@ -89,10 +96,14 @@ def read_call(function: JsonObject) -> Call:
         except (ValueError, RecursionError):
             arguments = None
     call = Call(as_text(function.get("name")), arguments if isinstance(arguments, dict) else None)
-    if isinstance(written, str) and (call.arguments is None or compact(call.arguments) != written):
-        call.rest["arguments_text"] = written
-    elif not isinstance(written, str):
+    if isinstance(written, str):
+        call.rest |= (
+            {} if call.arguments is not None and compact(call.arguments) == written else {"arguments_text": written}
+        )
+    elif call.arguments is not None:
         call.rest["arguments_are_object"] = True
+    else:
+        call.rest |= {"arguments": written} if "arguments" in function else {"has_no_arguments": True}
     return call
 
 
@@ -106,12 +117,15 @@ def _answer(message: JsonObject, shown: list[JsonObject], text_call: TextCall | 
     rest = without(message, _OF_AN_ANSWER)
     if isinstance(content, list | dict):
         rest["content"] = content
+    calls = _calls(message)
+    if message.get("function_call") and not any(call.rest.get("is_legacy") for call in calls):
+        rest["function_call"] = message["function_call"]
     reasoning = message.get("reasoning_content")
     exchange = Exchange(
         shown=shown,
         text=content if isinstance(content, str) else plain_text(content) if content else None,
         thoughts=[reasoning] if isinstance(reasoning, str) else [],
-        calls=_calls(message),
+        calls=calls,
         rest=rest,
     )
     if message.get("weight") == 0:
@@ -127,37 +141,69 @@ def _answer(message: JsonObject, shown: list[JsonObject], text_call: TextCall | 
 def _calls(message: JsonObject) -> list[Call]:
     calls = []
     for written in map(as_object, as_list(message.get("tool_calls"))):
-        call = read_call(as_object(written.get("function")))
+        call = _called(written)
         call.id = written.get("id") if isinstance(written.get("id"), str) else None
-        call.rest |= {"fields": more} if (more := _more_of_a_call(written)) else {}
+        left_out = [name for name in ("id", "type") if name not in written]
+        call.rest |= {"left_out": left_out} if left_out else {}
         calls.append(call)
     if not calls and isinstance(message.get("function_call"), dict):
         calls = [read_call(message["function_call"])]
         calls[0].rest["is_legacy"] = True
+        more = without(message["function_call"], ("name", "arguments"))
+        calls[0].rest |= {"fields": {"function": more}} if more else {}
     return calls
 
 
-def _more_of_a_call(written: JsonObject) -> JsonObject:
-    more = without(written, ("id", "function") if written.get("type") != "function" else ("id", "function", "type"))
-    function = without(as_object(written.get("function")), ("name", "arguments"))
-    return more | ({"function": function} if function else {})
+def _called(written: JsonObject) -> Call:
+    """A call as OpenAI writes it, of a function or of a custom tool, or with its name and arguments beside its id."""
+    if "function" not in written and isinstance(written.get("name"), str):
+        named = "args" if "args" in written else "arguments"
+        call = read_call({"name": written["name"], **({"arguments": written[named]} if named in written else {})})
+        call.rest |= {"is_flat": named, "fields": without(written, ("id", "name", named))}
+        return call
+    custom = written.get("custom") if "function" not in written else None
+    kind = "custom" if isinstance(custom, dict) else "function"
+    more = without(written, ("id", kind) if written.get("type") != kind else ("id", kind, "type"))
+    if isinstance(custom, dict):
+        call = Call(as_text(custom.get("name")), {"input": custom.get("input")}, rest={"is_custom": True})
+        function = without(custom, ("name", "input"))
+    else:
+        call = read_call(as_object(written.get("function")))
+        function = without(as_object(written.get("function")), ("name", "arguments"))
+    more |= {"function": function} if function else {}
+    call.rest |= {"fields": more} if more else {}
+    return call
 
 
 def _calls_written(calls: Sequence[Call], number: int, *, is_chat: bool) -> JsonObject:
     if calls[0].rest.get("is_legacy"):
-        return {"function_call": {"name": calls[0].name, "arguments": arguments_written(calls[0])}}
+        return {"function_call": _function_written(calls[0], is_chat=is_chat)}
     written = []
     for place, call in enumerate(calls, start=1):
-        fields = as_object(call.rest.get("fields")) if is_chat else {}
-        is_object = is_chat and call.rest.get("arguments_are_object")
-        function: JsonObject = {
-            "name": call.name,
-            "arguments": call.arguments if is_object else arguments_written(call),
-            **as_object(fields.get("function")),
-        }
-        told = {"id": call.id or f"call_{number}_{place}", "type": "function", **without(fields, ["function"])}
-        written.append(told | {"function": function})
+        rest = call.rest if is_chat else {}
+        told: JsonObject = {"id": call.id or f"call_{number}_{place}"}
+        function, fields = _function_written(call, is_chat=is_chat), as_object(rest.get("fields"))
+        if named := as_text(rest.get("is_flat")):
+            told |= fields | {named if name == "arguments" else name: value for name, value in function.items()}
+        else:
+            kind = "custom" if rest.get("is_custom") else "function"
+            told |= {"type": kind, **without(fields, ["function"]), kind: function}
+        written.append(without(told, as_list(rest.get("left_out"))))
     return {"tool_calls": written}
+
+
+def _function_written(call: Call, *, is_chat: bool) -> JsonObject:
+    """A call's name and arguments; of calls that were read from chat messages, as they were."""
+    if not is_chat:
+        return {"name": call.name, "arguments": arguments_written(call)}
+    function: JsonObject = {"name": call.name, "arguments": arguments_written(call)}
+    if call.rest.get("is_custom"):
+        function = {"name": call.name, **as_object(call.arguments)}
+    elif call.rest.get("has_no_arguments"):
+        del function["arguments"]
+    elif "arguments" in call.rest or call.rest.get("arguments_are_object"):
+        function["arguments"] = call.rest.get("arguments", call.arguments)
+    return function | as_object(as_object(call.rest.get("fields")).get("function"))
 
 
 def _took(exchange: Exchange, message: JsonObject, failed: Callable[[str], bool] | None) -> bool:
@@ -172,7 +218,9 @@ def _took(exchange: Exchange, message: JsonObject, failed: Callable[[str], bool]
             return False
     elif message["role"] in ("tool", "function"):
         ids = [message.get("tool_call_id"), *as_list(message.get("tool_call_ids"))]
-        named = [number for number in waiting if exchange.calls[number].id in ids and exchange.calls[number].id]
+        # Some call it by `id`, which with others is the message's own.
+        known_as = [*ids, message.get("id")]
+        named = [number for number in waiting if exchange.calls[number].id in known_as and exchange.calls[number].id]
         if any(isinstance(known, str) for known in ids) and not named:
             return False
         place = named[0] if named else place
@@ -180,10 +228,13 @@ def _took(exchange: Exchange, message: JsonObject, failed: Callable[[str], bool]
     else:
         return False
     rest = without(message, ("content",) if message["role"] != "tool" else ("role", "content"))
-    if rest.get("tool_call_id") == call.id:
+    if message["role"] == "tool" and not {"tool_call_id", "tool_call_ids"} & message.keys():
+        rest["has_no_id"] = True
+    elif rest.get("tool_call_id") == call.id:
         rest.pop("tool_call_id", None)
     content = message.get("content")
-    is_error = message.get("is_error") is True or message.get("status") == "error"
+    rest |= {"content": None} if content is None else {}  # else it would be as if nothing had come back
+    is_error = True in (message.get("is_error"), message.get("error")) or message.get("status") == "error"
     is_failure = is_error or bool(failed and isinstance(content, str) and failed(content))
     exchange.returned[place] = Returned(content, is_failure, rest=rest)
     return True

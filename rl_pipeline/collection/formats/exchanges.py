@@ -165,7 +165,7 @@ def _message(observation: JsonObject, exchanges: Sequence[Exchange]) -> list[Jso
     if kind in ("tool_result", "subordinate_response") and last and "message" not in observation:
         place = max(1, len(last.calls)) - 1
         returned = last.returned[place]
-        if returned and returned.content is not None and _content(returned) == wrap_parts(content):
+        if returned and _content(returned) == wrap_parts(content):
             return []
         if last.calls and (returned is None or returned.content is None):
             last.returned[place] = Returned(content, *((returned.failed, returned.milliseconds) if returned else ()))

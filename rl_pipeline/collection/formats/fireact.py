@@ -22,6 +22,7 @@ from rl_pipeline.collection.formats.format import (
     make_trajectory,
     original,
     outcome,
+    reward_written,
     source_of,
 )
 from rl_pipeline.collection.formats.values import (
@@ -29,8 +30,10 @@ from rl_pipeline.collection.formats.values import (
     as_cost,
     as_moment,
     as_name,
+    as_number,
     as_object,
     as_text,
+    filled,
     plain_text,
     without,
 )
@@ -41,7 +44,8 @@ _FILE = re.compile(
     r"(?P<task>[a-z0-9]+)_[a-z]+_\d+_\d+_(?P<model>.+)_(?P<temperature>\d+(?:\.\d+)?)"
     r"_(?P<date>\d{4}-\d\d-\d\d)-(?P<hour>\d\d)-(?P<minute>\d\d)-(?P<second>\d\d)\Z"
 )
-_SHORT_FILE = re.compile(r"(?P<task>[a-z0-9]+)_(?P<model>.+?)(?:_first\d+)?\Z")
+# Of other files, only the names of its own tasks say that a model follows.
+_SHORT_FILE = re.compile(r"(?P<task>hotpotqa|strategyqa|mmlu|bamboogle|bamgoogle)_(?P<model>.+?)(?:_first\d+)?\Z")
 _CALL = re.compile(r"(?:(?:Thought:)?\s*(?P<thought>.*?)\n)?Action: (?P<tool>\w+)\[(?P<input>.*)\]\s*\Z", re.DOTALL)
 _STEP = re.compile(r"Thought: ?(?P<said>.*?)\nObservation: ?(?P<seen>.*?)(?:\n(?=Thought:)|\n?\Z)", re.DOTALL)
 
@@ -68,7 +72,8 @@ class FireAct:
         if not isinstance(traj, str | list):
             raise NotOfFormat("it has no `traj`: FireAct writes an object of runs by the number of their question")
         origin = original(origin, record)
-        source = without(record, ("traj", "reward", "gt", CARRIED))
+        told = {"reward": as_number(record.get("reward")), "gt": record.get("gt")}
+        source = without(record, ("traj", CARRIED, *filled(told)))
         if isinstance(traj, list):
             exchanges, after = exchanges_of_messages(traj, text_call=_text_call)
         else:
@@ -79,8 +84,8 @@ class FireAct:
             if record.get("traj_by_line") == traj.split("\n"):
                 source["traj_by_line"] = True
         turns = turns_of(exchanges, after)
-        told = _FILE.match(origin.stem) or _SHORT_FILE.match(origin.stem)
-        task = as_object(told and told.groupdict())
+        named = _FILE.match(origin.stem) or _SHORT_FILE.match(origin.stem)
+        task = as_object(named and named.groupdict())
         temperature = as_cost(float(task["temperature"])) if task.get("temperature") else None
         name = "-".join(filter(None, (NAME, task.get("task"), origin.key)))
         yield make_trajectory(
@@ -97,12 +102,10 @@ class FireAct:
                 "reference_answer": record.get("gt"),
                 **outcome(record.get("reward")),
             },
-            metadata={
-                "model": task.get("model"),
-                "temperature": temperature if temperature is not None and temperature <= 2 else None,
-            },
+            metadata={"temperature": temperature if temperature is not None and temperature <= 2 else None},
             source=source,
             session_id=name,
+            named_model=task.get("model"),
             end=as_moment("{date}T{hour}:{minute}:{second}".format_map(task)) if task.get("date") else None,
         )
 
@@ -115,7 +118,7 @@ class FireAct:
         if source.get("is_text"):
             traj = source.get("text") or _text_of(exchanges, after)
         record: JsonObject = {
-            "reward": task.get("reward", task.get("task_status") == "success"),
+            **reward_written(task, is_own=own),
             **without(source, ("is_text", "text", "traj_by_line")),
             "traj": traj,
             CARRIED: carried_of(trajectory, NAME),

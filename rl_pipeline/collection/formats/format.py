@@ -23,6 +23,7 @@ from rl_pipeline.collection.formats.values import (
     as_name,
     as_number,
     as_object,
+    as_text,
     filled,
     without,
 )
@@ -87,7 +88,7 @@ class Format(Protocol):
     def read(self, record: Any, origin: Origin) -> Iterator[JsonObject]:
         """The trajectories of a record, or of a list of parts; those of subordinate agents follow their superior's.
 
-        Raises `NotOfFormat`.
+        Raises `NotOfFormat`; the trajectories before it stand.
         """
 
     def write(self, trajectory: JsonObject) -> Iterable[Any]:
@@ -109,18 +110,22 @@ def make_trajectory(
     session_id: str | None = None,
     agent_id: str | None = None,
     own_id: Any = None,
+    named_model: str | None = None,
     start: datetime | None = None,
     end: datetime | None = None,
 ) -> JsonObject:
     """A trajectory of the contract. Raises `NotOfFormat` when there are no turns.
 
-    `source` is what the contract has no field for; `own_id` the record's id, which is used if it is a UUID.
+    `source` is what the contract has no field for; `own_id` the record's id, which is used if it is a UUID;
+    `named_model` the model by the file's name, where the record tells none.
     """
     if not turns:
         raise NotOfFormat("there is nothing in it that an agent wrote: a trajectory needs at least one action")
     carried = as_object(record.get(CARRIED)) if isinstance(record, dict) else {}
-    model = as_name(origin.model) or as_name(metadata.get("model")) or UNKNOWN_MODEL
-    identity = trajectory_id(format_name, record, origin, own_id, model)
+    told = as_name(origin.model) or as_name(metadata.get("model"))
+    model = told or as_name(named_model) or UNKNOWN_MODEL
+    # Not by the file's name: under another, the same record would be imported again.
+    identity = trajectory_id(format_name, record, origin, own_id, told or UNKNOWN_MODEL)
     first = as_moment(carried.get("start_timestamp")) or start
     last = as_moment(carried.get("end_timestamp")) or end
     first, last = _timed(turns, first, last, origin.modified)
@@ -193,6 +198,32 @@ def outcome(reward: Any) -> JsonObject:
     if value <= 0:
         return {"task_status": "failed", "reward": reward}
     return {"task_status": "partial", "completion_percentage": round(100 * value, 6), "reward": reward}
+
+
+def all_readable(parts: Iterable[tuple[str, Iterator[JsonObject]]]) -> Iterator[JsonObject]:
+    """The trajectories of a record's parts, which are named for people; one that cannot be read holds up no other.
+
+    Raises `NotOfFormat` after the last.
+    """
+    faults = []
+    for name, trajectories in parts:
+        try:
+            yield from trajectories
+        except NotOfFormat as error:
+            faults.append(f"{name}: {error}")
+    if faults:
+        raise NotOfFormat("; ".join(faults))
+
+
+def reward_written(task: JsonObject, *, is_own: bool) -> JsonObject:
+    """A task's reward as a field; where it has none, what its end says, and a null where nobody has judged.
+
+    A record of the format itself (`is_own`) has what else it said of it in its source.
+    """
+    if task.get("reward") is not None:
+        return {"reward": task["reward"]}
+    ends = {"success": 1.0, "failed": 0.0}
+    return {} if is_own else {"reward": ends.get(as_text(task.get("task_status")))}
 
 
 def trajectory_id(format_name: str, record: Any, origin: Origin, own_id: Any, model: str) -> str:

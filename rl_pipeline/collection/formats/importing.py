@@ -14,9 +14,8 @@ from rl_pipeline.collection.formats.format import Format, NotOfFormat, Origin
 from rl_pipeline.collection.formats.gathering import Gathered
 from rl_pipeline.collection.formats.json_values import LARGEST_VALUE, RawValue
 from rl_pipeline.collection.formats.mending import load_mended
-from rl_pipeline.collection.formats.refusals import Refusal, is_refusal, refused_before, unreadable
+from rl_pipeline.collection.formats.refusals import UNREADABLE, Refusal, is_refusal, refused_before, unreadable
 from rl_pipeline.collection.formats.sources import Progress, SourceFile, raw_records, source_files
-from rl_pipeline.collection.formats.values import as_list
 from rl_pipeline.contracts import CLAIMED_LIMITS, ContractError, Trajectory, validate_trajectory
 
 _FAULTS = {
@@ -80,7 +79,7 @@ class Importer:
             with Gathered() as gathered:
                 try:
                     yield from self._of_file(source, gathered)
-                except (OSError, EOFError) as error:
+                except UNREADABLE as error:
                     self.refuse(unreadable(source.origin(), error))
                 for known, spans in gathered.groups():
                     yield from self._read(FORMATS[known], spans, source.origin(model=self._model))
@@ -117,36 +116,49 @@ class Importer:
         if raw.fault:
             self.refuse(Refusal(origin, None, raw.fault, _FAULTS[raw.fault], text=""))
             return None, None, None
+        text = raw.text
         try:
-            record, is_mended = load_mended(raw.text)
-            self.report.mended += is_mended
+            record, is_mended = load_mended(text)
             if is_refusal(record):
-                record, origin, told = refused_before(record, origin)
+                before = refused_before(record, origin)
+                if before.text == "":  # of a whole file, or too large: there is nothing to try again
+                    self.refuse(before)
+                    return None, None, None
+                origin, told, record = before.origin, before.format_name, before.record
+                if before.text is not None:
+                    text = before.text.encode()
+                    record, is_mended = load_mended(text)
+            self.report.mended += is_mended
         except (ValueError, RecursionError):
-            text = raw.text.decode("utf-8", "backslashreplace")
-            self.refuse(Refusal(origin, None, "not_json", "it is no JSON: mend it", text=text))
+            kept = text.decode("utf-8", "backslashreplace")
+            self.refuse(Refusal(origin, None, "not_json", "it is no JSON: mend it", text=kept))
             return None, None, None
         if self._wanted and not source.is_named and not self._wanted.fits(record):
             return record, origin, None
         return record, origin, self._wanted or FORMATS.get(told or "") or format_of(record)
 
     def _read(self, known: Format, record: Any, origin: Origin) -> Iterator[Imported]:
-        try:
-            trees = list(known.read(record, origin))
-        except NotOfFormat as error:
-            self.refuse(Refusal(origin, known.name, "not_of_format", str(error), record))
-            return
-        except UNEXPECTED as error:
-            told = f"its structure is not that of {known.name} ({type(error).__name__}): compare it with a good record"
-            self.refuse(Refusal(origin, known.name, "not_of_format", told, record))
-            return
-        try:
-            made = [validate_trajectory(tree, limits=CLAIMED_LIMITS) for tree in trees]
-        except ContractError as error:
-            self.refuse(Refusal(origin, known.name, error.limit, str(error), record))
-            return
-        self.report.read[known.name] += len(as_list(made))
-        for trajectory in made:
+        """The trajectories of a record; it is refused if any of them cannot be read, but holds up none that can."""
+        trees = iter(known.read(record, origin))
+        while True:
+            try:
+                tree = next(trees, None)
+                if tree is None:
+                    return
+                trajectory = validate_trajectory(tree, limits=CLAIMED_LIMITS)
+            except ContractError as error:
+                self.refuse(Refusal(origin, known.name, error.limit, str(error), record))
+                continue
+            except NotOfFormat as error:
+                self.refuse(Refusal(origin, known.name, "not_of_format", str(error), record))
+                return
+            except UNEXPECTED as error:
+                told = (
+                    f"its structure is not that of {known.name} ({type(error).__name__}): compare it with a good record"
+                )
+                self.refuse(Refusal(origin, known.name, "not_of_format", told, record))
+                return
+            self.report.read[known.name] += 1
             yield Imported(trajectory, known.name, origin, record)
 
 

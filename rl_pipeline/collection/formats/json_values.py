@@ -40,15 +40,21 @@ class RawValue:
 
 
 def shape_of(file: BinaryIO) -> Literal["whole", "lines", "items"]:
-    """How the file holds its values, as far as brackets tell; it is read from its beginning, and left there."""
+    """How the file holds its values, as far as brackets tell; it is read from its beginning, and left there.
+
+    Of a line of any length no more than its beginning is held.
+    """
     file.seek(0)
     head = file.read(len(_BYTE_ORDER_MARK))
     if head != _BYTE_ORDER_MARK:
         file.seek(0)
-    first = file.readline(LARGEST_VALUE)
+    first = file.readline(_CHUNK)
     while first and not first.strip():
-        first = file.readline(LARGEST_VALUE)
-    is_line = first.endswith(b"\n") and _is_balanced(first.strip()) and _is_more(file)
+        first = file.readline(_CHUNK)
+    if first.endswith(b"\n"):
+        is_line = _is_balanced(first.strip()) and _next_of(file) != b""
+    else:
+        is_line = _is_closed_by(file, LARGEST_VALUE) and _next_of(file) in (b"{", b"[")
     file.seek(0)
     if is_line:
         return "lines"
@@ -83,11 +89,23 @@ def _is_balanced(text: bytes) -> bool:
     return depth == 0
 
 
-def _is_more(file: BinaryIO) -> bool:
-    while chunk := file.read(_CHUNK):
-        if chunk.strip():
-            return True
+def _is_closed_by(file: BinaryIO, most: int) -> bool:
+    """Whether the rest of a long line closes something: a next one then opens something only if it is another value."""
+    last, passed = b"", 0
+    while passed < most and (part := file.readline(_CHUNK)):
+        passed += len(part)
+        last = part.rstrip(_SPACE)[-1:] or last
+        if part.endswith(b"\n"):
+            return last in (b"}", b"]")
     return False
+
+
+def _next_of(file: BinaryIO) -> bytes:
+    """The next character that is no space; none at the file's end."""
+    while part := file.read(_CHUNK):
+        if found := part.lstrip(_SPACE)[:1]:
+            return found
+    return b""
 
 
 def _lines(file: BinaryIO, largest: int) -> Iterator[RawValue]:

@@ -29,6 +29,8 @@ _IDS = {
     "prompt_token_ids": ("prompt_token_ids", "llm.hosted_vllm.prompt_token_ids"),
     "completion_token_ids": ("response_token_ids", "llm.hosted_vllm.response_token_ids"),
 }
+_AGENT_OPERATIONS = ("create_agent", "invoke_agent", "invoke_workflow")
+_AGENT_KINDS = ("agent", "chain", "workflow")
 _REWARD_SPANS = ("agentlightning.annotation", "agentlightning.reward", "agentlightning.operation")
 
 
@@ -143,6 +145,14 @@ def agent_name(attributes: JsonObject) -> Any:
         if attributes.get(name):
             return attributes[name]
     return attributes.get("operation.name") if attributes.get("agentops.span.kind") == "agent" else None
+
+
+def is_of_agent(span: JsonObject) -> bool:
+    """Whether a span is an agent's own, around its calls to models."""
+    attributes = as_object(span.get("attributes"))
+    kinds = (attributes.get(f"{name}.span.kind") for name in ("openinference", "traceloop", "agentops"))
+    is_kind = any(isinstance(kind, str) and kind.lower() in _AGENT_KINDS for kind in kinds)
+    return is_kind or attributes.get("gen_ai.operation.name") in _AGENT_OPERATIONS
 
 
 def literal(value: Any) -> Any:

@@ -29,6 +29,7 @@ from rl_pipeline.collection.formats.lightning_attributes import (
     ModelCall,
     agent_name,
     attributes_of,
+    is_of_agent,
     model_call,
     reward_of,
 )
@@ -45,6 +46,8 @@ from rl_pipeline.collection.formats.values import (
 )
 
 NAME = "lightning-spans"
+
+ReadCall = Callable[[JsonObject], ModelCall | None]
 
 
 class LightningSpans:
@@ -72,7 +75,7 @@ class LightningSpans:
         carried = next((span[CARRIED] for span in spans if CARRIED in span), None)
         told |= {CARRIED: carried} if carried else {}
         origin = original(origin, told)
-        reading = SpanReading(model_call, lambda span: span.get("start_time"))
+        reading = SpanReading(calls_in(spans, model_call), lambda span: span.get("start_time"))
         for span in told["spans"]:
             reading.add(span)
         turns = reading.turns()
@@ -106,6 +109,13 @@ class LightningSpans:
         return str(trajectory["trajectory_id"])
 
 
+def calls_in(spans: Iterable[JsonObject], read_call: ReadCall) -> ReadCall:
+    """How calls are read: an agent's own span, which repeats what its calls tell, is one only without any other."""
+    if not any(not is_of_agent(span) and read_call(span) for span in spans):
+        return read_call
+    return lambda span: None if is_of_agent(span) else read_call(span)
+
+
 def _order(span: JsonObject) -> tuple[float, float]:
     return as_number(span.get("sequence_id")) or 0.0, as_number(span.get("start_time")) or 0.0
 
@@ -116,7 +126,7 @@ class SpanReading:
     `read_call` finds the call that a span tells, `began` when it began.
     """
 
-    def __init__(self, read_call: Callable[[JsonObject], ModelCall | None], began: Callable[[JsonObject], Any]) -> None:
+    def __init__(self, read_call: ReadCall, began: Callable[[JsonObject], Any]) -> None:
         self._read_call = read_call
         self._began = began
         self.before: list[JsonObject] = []

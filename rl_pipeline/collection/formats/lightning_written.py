@@ -40,7 +40,7 @@ class WrittenSpans:
         known: list[JsonObject] = []
         waiting: list[JsonObject] = []
         for exchange in self._exchanges:
-            messages = messages_of_exchanges([exchange], is_chat=self._is_chat)
+            messages = messages_of_exchanges([exchange], is_chat=self._is_chat, as_functions=not self._is_own)
             place = len(exchange.shown)
             waiting += messages[:place]
             if exchange.turn.get("is_copied_context") and "call_span" not in exchange.turn:

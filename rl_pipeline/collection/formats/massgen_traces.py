@@ -35,7 +35,8 @@ from rl_pipeline.collection.formats.values import (
 
 NAME = "massgen-traces"
 
-_STATUS = {"completed": "success", "failed": "failed", "running": "abandoned", "abandoned": "abandoned"}
+# A trace that is `completed` has merely ended: nothing in it says that its task was solved, nor does an agreement.
+_STATUS = {"failed": "failed", "running": "abandoned", "abandoned": "abandoned"}
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -100,7 +101,7 @@ class MassGenTraces:
         if not source:
             start, end = (as_moment(trajectory[f"{name}_timestamp"]) for name in ("start", "end"))
             began, ended = (moment.timestamp() if moment else 0.0 for moment in (start, end))
-            status = "failed" if task.get("task_status") == "failed" else "completed"
+            status = status if (status := task.get("task_status")) in ("failed", "abandoned") else "completed"
             source = {"trace_id": trajectory["trajectory_id"], "task": task.get("instructions") or "", "metadata": {}}
             source |= {"start_time": began, "end_time": ended, "duration": ended - began}
             source |= {"total_reward": as_number(task.get("reward")), "status": status}

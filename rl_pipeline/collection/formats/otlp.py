@@ -27,7 +27,7 @@ from rl_pipeline.collection.formats.format import (
     source_of,
 )
 from rl_pipeline.collection.formats.lightning_attributes import agent_name
-from rl_pipeline.collection.formats.lightning_spans import SpanReading
+from rl_pipeline.collection.formats.lightning_spans import ReadCall, SpanReading, calls_in
 from rl_pipeline.collection.formats.otlp_spans import (
     PLACE,
     began,
@@ -121,7 +121,7 @@ def _trajectory(trace: str, located: list[tuple[JsonObject, Any]], origin: Origi
         spans.setdefault(json.dumps(flat.get("spanId")), flat)
     carried = _carried(spans.values())
     told: JsonObject = {"spans": list(spans.values())} | ({CARRIED: carried} if carried else {})
-    reading = _TraceReading()
+    reading = _TraceReading(calls_in(told["spans"], call_of))
     for span in told["spans"]:
         reading.add(span)
     ends = ("startTimeUnixNano", "endTimeUnixNano")
@@ -181,8 +181,8 @@ def _agent(spans: list[JsonObject], places: list[JsonObject]) -> str | None:
 class _TraceReading(SpanReading):
     """The calls of a trace, with what spans of tools and events say of them."""
 
-    def __init__(self) -> None:
-        super().__init__(call_of, began)
+    def __init__(self, read_call: ReadCall) -> None:
+        super().__init__(read_call, began)
 
     def add(self, span: JsonObject) -> None:
         """Read a span."""

@@ -169,7 +169,8 @@ def _as_content(part: JsonObject) -> JsonObject:
 
 def _with_parts(message: JsonObject) -> JsonObject:
     role = "tool" if message.get("role") == "function" else message.get("role")
-    return {"role": role, "parts": list(_parts(message)), **without(message, _OF_A_MESSAGE)}
+    told = _OF_A_MESSAGE if message.get("tool_calls") else (*_OF_A_MESSAGE, "function_call")
+    return {"role": role, "parts": list(_parts(message)), **without(message, told)}
 
 
 def _parts(message: JsonObject) -> Iterable[JsonObject]:
@@ -185,17 +186,11 @@ def _parts(message: JsonObject) -> Iterable[JsonObject]:
         told = as_object(part)
         is_text = told.get("type") == "text" and "text" in told
         yield {**without(told, ["text"]), "content": told["text"]} if is_text else told
-    calls = [
-        *as_list(message.get("tool_calls")),
-        *([{"function": message["function_call"]}] if message.get("function_call") else []),
-    ]
-    for call in map(as_object, calls):
-        function = as_object(call.get("function"))
-        yield {
-            "type": "tool_call",
-            **filled({"id": call.get("id"), "name": function.get("name")}),
-            **_arguments(function),
-        }
+    for call in map(as_object, as_list(message.get("tool_calls")) or [{"function": message.get("function_call")}]):
+        function = call.get("function")
+        if isinstance(function, dict):
+            named = filled({"id": call.get("id"), "name": function.get("name")})
+            yield {"type": "tool_call", **named, **_arguments(function)}
 
 
 def _arguments(function: JsonObject) -> JsonObject:

@@ -2,18 +2,27 @@
 
 `refused.jsonl` has a line for each: where it stood, of which format it was, why it was refused, and the record itself
 as it was read, before any redaction. Importing this file tries them again, with what was known of their origin.
+Imports only add to it, and none what is listed already: what others have kept there is theirs to remove.
 """
 
+import contextlib
+import fcntl
 import json
+import os
+import zlib
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any
 
 from rl_pipeline.collection.formats.format import Origin
 from rl_pipeline.collection.formats.values import JsonObject, as_moment, as_name, as_number, as_object, as_text, filled
 from rl_pipeline.errors import PipelineError
 
 FILE_NAME = "refused.jsonl"
+
+UNREADABLE = (OSError, EOFError, zlib.error)
+"""What a file can do to its reader, packed or not."""
 
 _MARK = "refused_by"
 _MARKED = "rl-pipeline import"
@@ -57,11 +66,8 @@ def is_refusal(value: Any) -> bool:
     return isinstance(value, dict) and value.get(_MARK) == _MARKED and ("record" in value or "text" in value)
 
 
-def refused_before(value: JsonObject, now: Origin) -> tuple[Any, Origin, str | None]:
-    """The record of a line of `refused.jsonl`, where it came from, and its format if that was known.
-
-    Raises `ValueError` where it still is no JSON.
-    """
+def refused_before(value: JsonObject, now: Origin) -> Refusal:
+    """The refusal that a line of `refused.jsonl` tells."""
     source = as_object(value.get("source"))
     origin = Origin(
         file=as_name(source.get("file")) or now.file,
@@ -71,24 +77,20 @@ def refused_before(value: JsonObject, now: Origin) -> tuple[Any, Origin, str | N
         model=now.model or as_name(value.get("model")),
         reward=as_number(source.get("reward")),
     )
-    record = value["record"] if "record" in value else json.loads(value["text"])
-    return record, origin, as_name(value.get("format"))
+    reason, detail = as_text(value.get("reason")) or "not_json", as_text(value.get("detail")) or "mend it"
+    text = None if "record" in value else as_text(value["text"])
+    return Refusal(origin, as_name(value.get("format")), reason, detail, value.get("record"), text)
 
 
 class RefusalFile:
-    """Keeps refusals in a file that replaces the one before when it is closed; without refusals it is not touched."""
+    """Adds refusals to a file, which may be added to by others at the same time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._new = path.with_name(f".{path.name}.new")
+        self._listed: set[bytes] = set()
+        self._looked = 0
+        self._is_ended = True
         self._count = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._count:
-            self._new.replace(self._path)
 
     @property
     def path(self) -> Path | None:
@@ -96,22 +98,41 @@ class RefusalFile:
         return self._path if self._count else None
 
     def add(self, refusal: Refusal) -> None:
-        """Keep one. Raises `RefusalsNotKept`."""
-        line = json.dumps(refusal.line(), ensure_ascii=True) + "\n"
+        """Keep one, unless it is listed. Raises `RefusalsNotKept`."""
+        line = refusal.line()
         try:
-            if not self._count:
-                self._new.unlink(missing_ok=True)
-                self._new.touch(mode=0o600)
-            with self._new.open("a", encoding="utf-8") as file:
-                file.write(line)
+            self._path.touch(mode=0o600)
+            with self._path.open("a+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                self._look(file)
+                if _mark(line) not in self._listed:
+                    file.write((b"" if self._is_ended else b"\n") + json.dumps(line).encode() + b"\n")
         except OSError as error:
             raise RefusalsNotKept(
                 f"{self._path} cannot be written ({error.strerror}): say with --refused where refused records go"
             ) from None
         self._count += 1
 
+    def _look(self, file: IO[bytes]) -> None:
+        """Note what has been listed since the last look, and whether its last line is ended."""
+        if os.fstat(file.fileno()).st_size < self._looked:  # somebody has begun another
+            self._listed, self._looked, self._is_ended = set(), 0, True
+        file.seek(self._looked)
+        for line in file:
+            self._is_ended = line.endswith(b"\n")
+            with contextlib.suppress(ValueError, RecursionError):
+                self._listed.add(_mark(as_object(json.loads(line))))
+        self._looked = file.tell()
 
-def unreadable(origin: Origin, error: OSError | EOFError) -> Refusal:
+
+def _mark(line: JsonObject) -> bytes:
+    """By what a refusal is known: the same record of the same place, for whatever reason it was refused."""
+    source = as_object(line.get("source"))
+    told = [source.get("file"), source.get("place"), source.get("key"), line.get("text"), line.get("record")]
+    return sha256(json.dumps(told, sort_keys=True).encode()).digest()
+
+
+def unreadable(origin: Origin, error: Exception) -> Refusal:
     """A file that cannot be read, or not to its end."""
     told = getattr(error, "strerror", None) or "it is broken off or damaged"
     return Refusal(origin, None, "unreadable", f"the file cannot be read ({told}): write it again", text="")

@@ -1,5 +1,6 @@
 """Records out of files and directories, plain or gzipped, with their origin; never more than one in memory."""
 
+import contextlib
 import gzip
 import json
 import os
@@ -65,7 +66,7 @@ def source_files(paths: Iterable[Path]) -> Iterator[SourceFile]:
 
 
 def raw_records(source: SourceFile, wanted: Format | None, progress: Progress) -> Iterator[RawValue]:
-    """The values of a file, each a record of some format. Raises `OSError` or `EOFError` where it cannot be read on."""
+    """The values of a file, each a record of some format. Raises what is `UNREADABLE` where it cannot be read on."""
     with source.path.open("rb") as file:
         is_packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
@@ -115,9 +116,17 @@ def _is_wanted(path: Path) -> bool:
 def _source_file(path: Path, *, is_named: bool) -> SourceFile:
     # A file's name may be any bytes, and the contract's text may not.
     name = "/".join(path.absolute().parts[-2:]).encode("utf-8", "replace").decode()
-    found = path.stat()
-    modified = datetime.fromtimestamp(found.st_mtime, UTC)
-    return SourceFile(path, name, is_named, found.st_size, modified, _verified(path))
+    size, modified = _found(path)
+    return SourceFile(path, name, is_named, size, datetime.fromtimestamp(modified, UTC), _verified(path))
+
+
+def _found(path: Path) -> tuple[int, float]:
+    """Size and time of a file, or of a link that leads nowhere: whoever opens it is told."""
+    for look in (path.stat, path.lstat):
+        with contextlib.suppress(OSError):
+            found = look()
+            return found.st_size, found.st_mtime
+    return 0, 0.0
 
 
 def _verified(path: Path) -> float | None:

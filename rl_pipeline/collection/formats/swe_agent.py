@@ -2,7 +2,8 @@
 
 The steps of `trajectory` are the turns. From `history` come the prompts before the first step and, for models that call
 functions, the calls. A file with a history alone is read as the conversation that it is. `query`, the whole prompt of
-every step in newer versions, is kept as what it adds to the one before.
+every step in newer versions, is kept as what it adds to the one before. mini-swe-agent has `messages` alone: commands
+stand in their words, or are calls of functions.
 
 Whether a submission is right is not in the file: only runs that ended without one have failed.
 """
@@ -17,7 +18,8 @@ from rl_pipeline.collection.formats.chat import (
     exchanges_of_messages,
     messages_of_exchanges,
 )
-from rl_pipeline.collection.formats.exchanges import exchanges_of, first_request, turns_of
+from rl_pipeline.collection.formats.commands import carried_tools, one_call_each, read_command, tools_of
+from rl_pipeline.collection.formats.exchanges import Call, exchanges_of, first_request, turns_of
 from rl_pipeline.collection.formats.format import (
     CARRIED,
     Layout,
@@ -25,6 +27,7 @@ from rl_pipeline.collection.formats.format import (
     Origin,
     carried_of,
     is_chat,
+    is_own,
     make_trajectory,
     original,
     source_of,
@@ -49,6 +52,10 @@ NAME = "swe-agent"
 _RUN = re.compile(r"(?P<model>.+?)__.+?__t-(?P<temperature>\d+(?:\.\d+)?)__p-")
 
 
+# How mini-swe-agent wants a command.
+_COMMAND = re.compile(r"```(?:bash|mswea_bash_command)\s*\n(.*?)\n```", re.DOTALL)
+
+
 class SWEAgent:
     """Runs of SWE-agent."""
 
@@ -63,7 +70,9 @@ class SWEAgent:
             return False
         steps = as_list(record.get("trajectory"))
         if steps:
-            return isinstance(steps[0], dict) and "action" in steps[0] and "observation" in steps[0]
+            return any({"action", "observation"} <= as_object(step).keys() for step in steps[:3])
+        if _is_mini(record):
+            return True
         history = as_list(record.get("history"))
         return bool(history) and isinstance(history[0], dict) and "role" in history[0]
 
@@ -81,21 +90,26 @@ class SWEAgent:
         if steps:
             prompts, rest = split_history(history)
             exchanges = list(exchanges_of_steps(steps, calls_of(rest)))
+            for step, exchange, called in zip(steps, exchanges, carried_tools(record), strict=False):
+                exchange.calls = read_command(called, as_text(step["action"]))
             exchanges[0].shown = prompts
             turns = turns_of(exchanges)
-            source |= {"history": rest} if "history" in record else {}
+            source |= {"history": rest if isinstance(record["history"], list) else None} if "history" in record else {}
+        elif _is_mini(record):
+            turns = turns_of(*exchanges_of_messages(record["messages"], text_call=_text_call))
+            source = without(source, ["messages"]) | {"is_messages": True}
         else:
             turns = turns_of(*exchanges_of_messages(history))
             source["is_history"] = True
             source |= {"trajectory": steps} if "trajectory" in record else {}
         info, agent, statement = as_object(record.get("info")), *_replayed(record.get("replay_config"))
         run = _RUN.match(PurePath(origin.file).parent.name)
-        stats, model = as_object(info.get("model_stats")), as_object(agent.get("model"))
+        stats, model = as_object(info.get("model_stats")), as_object(agent.get("model")) or _mini_model(info)
         temperature = (
             as_cost(model.get("temperature")) if model else as_cost(float(run["temperature"]) if run else None)
         )
         sent, received = as_count(stats.get("tokens_sent")), as_count(stats.get("tokens_received"))
-        task = as_name(statement.get("id")) or as_name(origin.stem)
+        task = as_name(statement.get("id")) or as_name(record.get("instance_id")) or as_name(origin.stem)
         yield make_trajectory(
             NAME,
             record,
@@ -110,7 +124,7 @@ class SWEAgent:
                 "task_status": _status(info),
             },
             metadata={
-                "model": as_name(model.get("name")) or (run["model"] if run else None),
+                "model": as_name(model.get("name")),
                 "temperature": temperature if temperature is not None and temperature <= 2 else None,
                 "prompt_tokens": sent,
                 "completion_tokens": received,
@@ -120,24 +134,31 @@ class SWEAgent:
             source=source,
             session_id=f"{NAME}:{task}",
             agent_id=_agent(history),
+            named_model=run["model"] if run else None,
         )
 
     def write(self, trajectory: JsonObject) -> Iterable[Any]:
         """See `Format.write`."""
-        source = source_of(trajectory, NAME)
+        source, own, carried = source_of(trajectory, NAME), is_own(trajectory, NAME), carried_of(trajectory, NAME)
         exchanges, after = exchanges_of(trajectory["turns"])
         record: JsonObject = {}
-        if not source.get("is_history"):
-            record["trajectory"] = list(steps_of(exchanges))
-        if source.get("is_history") or not source:
+        if not own:
+            apart = one_call_each(exchanges)
+            record["trajectory"] = list(steps_of(apart, is_own=False))
+            carried |= tools_of(apart)
+        elif source.get("is_messages"):
+            record["messages"] = messages_of_exchanges(exchanges, after, in_words=True)
+        elif not source.get("is_history"):
+            record["trajectory"] = list(steps_of(exchanges, is_own=True))
+        if source.get("is_history") or not own:
             record["history"] = messages_of_exchanges(exchanges, after, is_chat=is_chat(trajectory))
-        elif "history" in source:
-            record["history"] = [*exchanges[0].shown, *as_list(source["history"])]
-        record |= without(source, ("is_history", "history"))
-        if not source:
+        elif isinstance(source.get("history"), list):
+            record["history"] = [*exchanges[0].shown, *source["history"]]
+        record = without(source, ("is_history", "is_messages")) | record
+        if not own:
             record["environment"] = trajectory["metadata"].get("framework")
             record["info"] = {"exit_status": None, "model_stats": _stats(trajectory["metadata"])}
-        yield record | {CARRIED: carried_of(trajectory, NAME)}
+        yield record | {CARRIED: carried}
 
     def name_of(self, trajectory: JsonObject) -> str:
         """Its id: several runs may be of one task."""
@@ -155,6 +176,25 @@ def _replayed(config: Any) -> tuple[JsonObject, JsonObject]:
     return as_object(told.get("agent")), as_object(told.get("problem_statement"))
 
 
+def _is_mini(record: JsonObject) -> bool:
+    is_named = as_text(record.get("trajectory_format")).startswith("mini-swe-agent")
+    return is_named and isinstance(record.get("messages"), list)
+
+
+def _mini_model(info: JsonObject) -> JsonObject:
+    """The model of mini-swe-agent's configuration, as SWE-agent names its parts."""
+    told = as_object(as_object(info.get("config")).get("model"))
+    return {"name": told.get("model_name"), **as_object(told.get("model_kwargs"))} if told else {}
+
+
+def _text_call(text: str) -> tuple[list[str], Call] | None:
+    found = _COMMAND.findall(text)
+    if len(found) != 1:
+        return None
+    thought = text[: text.index("```")].strip().removeprefix("THOUGHT:").strip()
+    return [thought] if thought else [], Call("bash", {"command": found[0]})
+
+
 def _agent(history: list[Any]) -> str | None:
     agents = (as_name(as_object(message).get("agent")) for message in history)
     return next((f"{NAME}-{agent}" for agent in agents if agent), None)
@@ -162,7 +202,7 @@ def _agent(history: list[Any]) -> str | None:
 
 def _status(info: JsonObject) -> str | None:
     ended = as_text(info.get("exit_status"))
-    if not ended or ended.startswith("submitted") or info.get("submission"):
+    if not ended or ended.lower().startswith("submitted") or info.get("submission"):
         return None
     return "abandoned" if "forfeit" in ended or "skipped" in ended else "failed"
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from rl_pipeline.collection.formats.chat import arguments_written, read_call
+from rl_pipeline.collection.formats.chat import read_call
+from rl_pipeline.collection.formats.commands import written_command
 from rl_pipeline.collection.formats.exchanges import Call, Exchange, Returned
 from rl_pipeline.collection.formats.format import NotOfFormat
 from rl_pipeline.collection.formats.values import (
@@ -60,6 +61,9 @@ def exchanges_of_steps(steps: list[Any], calls: Iterator[tuple[str, Call]]) -> I
             turn["step"]["action"] = command
         if "execution_time" in step:
             turn["step"]["execution_time"] = step["execution_time"]
+        turn["step"] |= {name: None for name in ("observation", "response", "thought") if step.get(name, "") is None}
+        left_out = [name for name in ("action", "observation", "response") if name not in step]
+        turn["step"] |= {"left_out": left_out} if left_out else {}
         if isinstance(step.get("query"), list):
             same = _common(query, step["query"])
             turn["step"]["query"] = {"same": same, "then": step["query"][same:]}
@@ -74,28 +78,33 @@ def exchanges_of_steps(steps: list[Any], calls: Iterator[tuple[str, Call]]) -> I
         )
 
 
-def steps_of(exchanges: list[Exchange]) -> Iterator[JsonObject]:
-    """The steps that exchanges tell, whoever recorded them."""
+def steps_of(exchanges: list[Exchange], *, is_own: bool) -> Iterator[JsonObject]:
+    """The steps that exchanges of at most one call tell; `is_own` where they were read from steps."""
     query: list[Any] = []
     for exchange in exchanges:
-        told = as_object(exchange.turn.get("step"))
-        call = exchange.calls[0] if exchange.calls else None
-        command = (call.rest.get("command") or as_object(call.arguments).get("command")) if call else ""
-        if command is None and call:
-            command = f"{call.name} {arguments_written(call)}"
+        told = as_object(exchange.turn.get("step")) if is_own else {}
         returned = exchange.returned[0] if exchange.returned else None
         step = {
-            "action": command,
+            "action": _action(exchange, is_own=is_own),
             "observation": "" if returned is None or returned.content is None else returned.content,
             "response": exchange.text or "",
-            **({"thought": "\n".join(exchange.thoughts)} if exchange.thoughts or not told else {}),
-            **({"execution_time": (returned.milliseconds or 0.0) / 1000} if returned and not told else {}),
-            **without(told, ["query"]),
+            **({"thought": "\n".join(exchange.thoughts)} if exchange.thoughts or not is_own else {}),
+            **({"execution_time": (returned.milliseconds or 0.0) / 1000} if returned and not is_own else {}),
+            **without(told, ("query", "left_out")),
         }
         if isinstance(told.get("query"), dict):
             query = [*query[: as_count(told["query"].get("same")) or 0], *as_list(told["query"].get("then"))]
             step["query"] = query
-        yield step
+        yield without(step, as_list(told.get("left_out")))
+
+
+def _action(exchange: Exchange, *, is_own: bool) -> Any:
+    call = exchange.calls[0] if exchange.calls else None
+    if call is None:
+        return ""
+    if not is_own:
+        return written_command(call)
+    return call.rest.get("command", as_object(call.arguments).get("command", ""))
 
 
 def _common(before: list[Any], now: list[Any]) -> int:

@@ -1,7 +1,8 @@
 """tau-bench's results: a list of `{task_id, trial, reward, info, traj}`, where `traj` are OpenAI's chat messages.
 
 Which model played stands in the name of the file alone, which domain in the agent's policy, its first message. Agents
-of the strategies `act` and `react` call tools in words: `Action:` and the call as JSON.
+of the strategies `act` and `react` call tools in words: `Action:` and the call as JSON. What tau2-bench writes is read
+too (`tau_simulations.py`).
 """
 
 import json
@@ -22,8 +23,10 @@ from rl_pipeline.collection.formats.format import (
     make_trajectory,
     original,
     outcome,
+    reward_written,
     source_of,
 )
+from rl_pipeline.collection.formats.tau_simulations import is_simulated, read_simulated, write_simulated
 from rl_pipeline.collection.formats.values import (
     JsonObject,
     as_cost,
@@ -55,7 +58,8 @@ class TauBench:
 
     def fits(self, record: Any) -> bool:
         """See `Format.fits`."""
-        return isinstance(record, dict) and {"task_id", "traj", "reward"} <= record.keys() and "gt" not in record
+        is_result = isinstance(record, dict) and {"task_id", "traj", "reward"} <= record.keys() and "gt" not in record
+        return is_result or is_simulated(record)
 
     def groups(self, record: Any) -> Iterable[tuple[str, Any]]:  # noqa: ARG002 - a format's signature
         """Each is a trajectory."""
@@ -63,6 +67,9 @@ class TauBench:
 
     def read(self, record: Any, origin: Origin) -> Iterator[JsonObject]:
         """See `Format.read`."""
+        if is_simulated(record):
+            yield from read_simulated(NAME, record, origin)
+            return
         if not isinstance(record, dict) or not isinstance(record.get("traj"), list):
             raise NotOfFormat("it has no list `traj`: tau-bench writes a list of results")
         info = as_object(record.get("info"))
@@ -73,6 +80,7 @@ class TauBench:
         domain, trial = _domain(record["traj"], origin), record.get("trial")
         task = "-".join(filter(None, (NAME, domain, as_name(record.get("task_id")))))
         model, temperature = _played_by(origin)
+        is_judged = as_number(record.get("reward")) is not None
         yield make_trajectory(
             NAME,
             record,
@@ -84,29 +92,27 @@ class TauBench:
                 "task_type": "-".join(filter(None, (NAME, domain))),
                 "instructions": first_request(turns),
                 "user_id": as_name(as_object(info.get("task")).get("user_id")),
-                **outcome(as_number(record.get("reward"))),
+                **outcome(record.get("reward")),
             },
-            metadata={"model": model, "temperature": temperature},
-            source=without(record, ("traj", "reward", CARRIED)),
+            metadata={"temperature": temperature},
+            source=without(record, ("traj", CARRIED, *(["reward"] if is_judged else []))),
             session_id=f"{task}-trial-{trial}" if as_name(trial) else task,
+            named_model=model,
         )
 
     def write(self, trajectory: JsonObject) -> Iterable[Any]:
         """See `Format.write`."""
         source, task = source_of(trajectory, NAME), trajectory["task_context"]
-        reward = as_number(task.get("reward"))
-        if reward is None:
-            reward = 1.0 if task.get("task_status") == "success" else 0.0
         chat, own = is_chat(trajectory), is_own(trajectory, NAME)
-        yield {
+        messages = messages_of_exchanges(*exchanges_of(trajectory["turns"]), is_chat=chat, in_words=own)
+        record = write_simulated(source, messages) or {
             "task_id": task.get("task_id"),
-            "reward": reward,
-            "info": {},
-            "traj": messages_of_exchanges(*exchanges_of(trajectory["turns"]), is_chat=chat, in_words=own),
-            "trial": 0,
+            **reward_written(task, is_own=own),
+            **({} if own else {"info": {}, "trial": 0}),
+            "traj": messages,
             **source,
-            CARRIED: carried_of(trajectory, NAME),
         }
+        yield record | {CARRIED: carried_of(trajectory, NAME)}
 
     def name_of(self, trajectory: JsonObject) -> str:
         """Its id."""

@@ -43,6 +43,46 @@ OPENAI: dict[str, Any] = {
     "metadata": {"shop": "umbrellas"},
 }
 
+_CALLED_LEGACY = {"name": "wind", "arguments": {"place": "Graz"}, "x-note": 1}
+ODD_CALLS: list[dict[str, Any]] = [
+    {"role": "user", "content": "Rain?"},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": "a", "type": "custom", "custom": {"name": "shell", "input": "ls -l\n"}, "index": 0},
+            {"id": "b", "type": "function", "function": {"name": "rain", "arguments": ["Graz", 3]}},
+            {"id": "c", "type": "function", "function": {"name": "wind", "arguments": None}},
+            {"id": "d", "type": "function", "function": {"name": "sun"}},
+        ],
+        "function_call": {"name": "rain", "arguments": "{}"},
+    },
+    {"role": "tool", "tool_call_id": "a", "content": None},
+    {"role": "tool", "tool_call_id": "b", "content": "3 mm"},
+    {"role": "tool", "tool_call_id": "d", "content": None},
+    {"role": "assistant", "content": None, "function_call": _CALLED_LEGACY},
+    {"role": "function", "name": "wind", "content": None},
+    {"role": "assistant", "content": "Yes."},
+]
+
+FLAT_CALLS: list[dict[str, Any]] = [
+    {"role": "user", "content": "Rain?"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {"id": "a", "name": "rain", "arguments": {"place": "Graz"}, "requestor": "assistant"},
+            {"name": "wind", "args": {"place": "Graz"}, "id": "b", "type": "tool_call"},
+            {"id": "c", "name": "sun"},
+        ],
+    },
+    {"role": "tool", "id": "b", "content": "no such place", "error": True},
+    {"role": "tool", "id": "a", "content": "3 mm", "error": False},
+    {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "now", "arguments": {}}}]},
+    {"role": "tool", "content": "noon"},
+    {"role": "assistant", "content": "Yes."},
+]
+
 TAU: dict[str, Any] = {
     "task_id": 7,
     "reward": 1.0,
@@ -76,6 +116,45 @@ TAU_REACT: dict[str, Any] = {
     ],
 }
 
+TAU_SIMULATION: dict[str, Any] = {
+    "id": "0d9a2a5e-9f0e-4f43-8f4c-9d1c2b3a4d5e",
+    "task_id": "12",
+    "timestamp": "2025-06-01T10:02:00.500000",
+    "start_time": "2025-06-01T10:00:00.250000",
+    "end_time": "2025-06-01T10:02:00.500000",
+    "duration": 120.25,
+    "termination_reason": "user_stop",
+    "agent_cost": 0.25,
+    "user_cost": None,
+    "reward_info": {"reward": 1.0, "db_check": None},
+    "messages": [
+        {"role": "assistant", "content": "Hi! How can I help?", "turn_idx": 0, "usage": None},
+        {"role": "user", "content": "Cancel my order.", "turn_idx": 1, "usage": {"prompt_tokens": 900}},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c1", "name": "cancel", "arguments": {"id": "#1"}, "requestor": "assistant"}],
+            "usage": {"prompt_tokens": 40, "completion_tokens": 9},
+        },
+        {"id": "c1", "role": "tool", "content": "not found", "requestor": "assistant", "error": True},
+        {"role": "assistant", "content": "There is none.", "usage": {"prompt_tokens": 60, "completion_tokens": 5}},
+    ],
+    "trial": 0,
+    "seed": 300,
+}
+
+TAU_RESULTS: dict[str, Any] = {
+    "timestamp": "2025-06-01T10:00:00",
+    "info": {
+        "agent_info": {"implementation": "llm_agent", "llm": "gpt-4.1", "llm_args": {"temperature": 0.5}},
+        "environment_info": {"domain_name": "telecom", "policy": "Be kind."},
+    },
+    "tasks": [{"id": "12", "user_scenario": {}}],
+    "simulations": [TAU_SIMULATION],
+}
+
+TAU_UNJUDGED: dict[str, Any] = {**TAU_REACT, "reward": None}
+
 FIREACT: dict[str, Any] = {
     "reward": False,
     "em": False,
@@ -107,6 +186,8 @@ FIREACT_TEXT: dict[str, Any] = {
     "traj": _TEXT,
     "traj_by_line": _TEXT.split("\n"),
 }
+
+FIREACT_UNJUDGED: dict[str, Any] = {**FIREACT, "reward": None, "gt": None}
 
 FIREACT_CUT: dict[str, Any] = {**FIREACT_TEXT, "traj": _TEXT[:-1].replace("Thought: Done", "Thought:Done")}
 del FIREACT_CUT["traj_by_line"]
@@ -215,6 +296,38 @@ SWE_AGENT: dict[str, Any] = {
     },
     "replay_config": '{"agent": {"model": {"name": "claude-3", "temperature": 0.2}}, '
     '"problem_statement": {"id": "a__b-1", "text": "There is a bug."}}',
+}
+
+SWE_SPARSE: dict[str, Any] = {
+    "trajectory": [
+        {"response": None, "thought": None, "observation": "cannot"},
+        {"action": "bash run.sh", "observation": None, "thought": "t", "execution_time": None},
+        {"action": "ls", "observation": "a.py"},
+    ],
+    "history": None,
+    "info": {},
+}
+
+SWE_MINI: dict[str, Any] = {
+    "info": {
+        "exit_status": "Submitted",
+        "submission": "",
+        "model_stats": {"instance_cost": 0.5, "api_calls": 2},
+        "config": {"model": {"model_name": "claude-4", "model_kwargs": {"temperature": 0.25}}},
+        "mini_version": "1.9.1",
+    },
+    "messages": [
+        {"role": "system", "content": "You fix code."},
+        {"role": "user", "content": "Fix the bug in a.py."},
+        {"role": "assistant", "content": "THOUGHT: I look.\n\n```bash\ncat a.py\n```", "extra": {"cost": 0.25}},
+        {"role": "user", "content": "<returncode>0</returncode>\n<output>\nx\n</output>"},
+        {"role": "assistant", "content": "Two:\n```bash\na\n```\n```bash\nb\n```"},
+        {"role": "user", "content": "One command at a time."},
+        {"role": "assistant", "content": "```mswea_bash_command\nsubmit\n```"},
+        {"role": "user", "content": "diff"},
+    ],
+    "trajectory_format": "mini-swe-agent-1",
+    "instance_id": "a__b-2",
 }
 
 SWE_HISTORY: dict[str, Any] = {"history": SWE_AGENT["history"]}
@@ -447,11 +560,29 @@ LIGHTNING: list[dict[str, Any]] = [
     ),
 ]
 
+
+def names_itself(name: str, record: Any) -> bool:
+    """Whether a record has an id of its own."""
+    is_simulation = name == "tau-bench" and "traj" not in record
+    return is_simulation or name in ("atif", "massgen-traces", "otlp")
+
+
 SINGLE: list[tuple[str, Any, Origin]] = [
     ("openai-messages", OPENAI, origin("runs/chats.jsonl")),
     ("openai-messages", {"messages": CONVERSATION[:2] + CONVERSATION[5:6]}, origin("runs/chats.jsonl")),
+    ("openai-messages", {"messages": ODD_CALLS}, origin("runs/chats.jsonl")),
+    (
+        "openai-messages",
+        {"messages": [*FLAT_CALLS[:2], FLAT_CALLS[3], FLAT_CALLS[2], *FLAT_CALLS[4:]]},
+        origin("runs/chats.jsonl"),
+    ),
     ("tau-bench", TAU, origin("runs/tool-calling-gpt-4o-0.3_range_0--1_user-gpt-4o-llm_0612073827.json")),
     ("tau-bench", TAU_REACT, origin("runs/react.json")),
+    ("tau-bench", TAU_UNJUDGED, origin("runs/unjudged.json")),
+    ("tau-bench", {name: TAU[name] for name in ("task_id", "reward", "traj")}, origin("runs/bare.json")),
+    ("tau-bench", TAU_SIMULATION, origin("simulations/0d9a2a5e.json")),
+    ("tau-bench", TAU_RESULTS, origin("runs/results.json")),
+    ("fireact", FIREACT_UNJUDGED, origin("runs/unjudged.json", key="1")),
     ("fireact", FIREACT, origin("runs/hotpotqa_ft-gpt-3.5_first120.json", key="6238")),
     (
         "fireact",
@@ -465,6 +596,8 @@ SINGLE: list[tuple[str, Any, Origin]] = [
     ("intercode", INTERCODE_BLOCKED, origin("x/ic_bash_multiturn_gpt-4_10_turns.json", key="1")),
     ("swe-agent", SWE_AGENT, origin("a__b-1/a__b-1.traj")),
     ("swe-agent", SWE_HISTORY, origin("runs/simple.traj")),
+    ("swe-agent", SWE_SPARSE, origin("runs/sparse.traj")),
+    ("swe-agent", SWE_MINI, origin("a__b-2/a__b-2.traj.json")),
     ("atif", ATIF, origin("agent/trajectory.json")),
     ("massgen-traces", MASSGEN, origin("agent_1/trace.json")),
     ("massgen-traces", MASSGEN_AS_SPECIFIED, origin("agent_1/trace_abc123.json")),

@@ -11,7 +11,7 @@ from rl_pipeline.collection.formats.otlp_spans import located_spans
 from rl_pipeline.collection.formats.otlp_values import plain_attributes
 from rl_pipeline_tests.collection.formats import otlp_records, records
 from rl_pipeline_tests.collection.formats.records import SINGLE, origin
-from rl_pipeline_tests.collection.formats.test_round_trips import NAMES, read, written
+from rl_pipeline_tests.collection.formats.test_round_trips import NAMES, plain, read, without_carried, written
 
 
 def tree_of(name: str, record: Any, where: Origin | None = None) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def test_a_record_is_recognised_by_its_content(name: str, record: Any, where: Or
 def test_the_same_record_has_the_same_id_and_another_has_another(name: str, record: Any, where: Origin) -> None:
     (tree,) = read(name, record, where)
     assert read(name, record, where)[0]["trajectory_id"] == tree["trajectory_id"]
-    if name not in ("atif", "massgen-traces", "otlp"):
+    if not records.names_itself(name, record):
         (other,) = read(name, record, Origin(where.file, where.modified, key=where.key, model="another"))
         assert other["trajectory_id"] != tree["trajectory_id"]
 
@@ -64,6 +64,43 @@ def test_a_conversation_has_a_turn_for_each_call_and_each_answer() -> None:
     assert tree["start_timestamp"] == "2025-01-09T05:20:00Z"
 
 
+def test_calls_of_every_kind_tell_their_names_and_what_came_back() -> None:
+    tree = tree_of("openai-messages", records.ODD_CALLS)
+    shell, rain, wind, sun, again, _ = tree["turns"]
+    assert (shell["action"]["tool_name"], shell["action"]["tool_args"]) == ("shell", {"input": "ls -l\n"})
+    assert rain["result"]["output"] == "3 mm"
+    assert [turn["action"]["tool_name"] for turn in (rain, wind, sun, again)] == ["rain", "wind", "sun", "wind"]
+    assert again["action"]["tool_args"] == {"place": "Graz"}
+
+
+def test_calls_without_the_frame_of_a_function_and_without_ids_are_calls() -> None:
+    tree = tree_of("openai-messages", records.FLAT_CALLS)
+    rain, wind, sun, now, _ = tree["turns"]
+    assert [(turn["action"]["tool_name"], turn["action"].get("tool_args")) for turn in (rain, wind, sun, now)] == [
+        *(("rain", {"place": "Graz"}), ("wind", {"place": "Graz"}), ("sun", None), ("now", {}))
+    ]
+    assert (rain["result"]["output"], wind["result"]["error"], now["result"]["output"]) == (
+        "3 mm",
+        "no such place",
+        "noon",
+    )
+    (answered,) = [m for m in written("openai-messages", tree)["messages"] if m.get("id") == "b"]
+    assert answered == records.FLAT_CALLS[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "record"), [("tau-bench", records.TAU_UNJUDGED), ("fireact", records.FIREACT_UNJUDGED)]
+)
+def test_a_run_that_nobody_judged_has_neither_reward_nor_status(name: str, record: Any) -> None:
+    tree = tree_of(name, record)
+    assert not {"reward", "task_status"} & tree["task_context"].keys()
+    assert {into: written(into, tree)["reward"] for into in ("tau-bench", "fireact")} == {
+        "tau-bench": None,
+        "fireact": None,
+    }
+    assert written("intercode", tree)["summary"]["max_reward"] is None
+
+
 def test_an_answer_without_weight_is_not_trained_on() -> None:
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}]
     assert tree_of("openai-messages", messages)["turns"][0]["is_copied_context"] is True
@@ -81,6 +118,38 @@ def test_tau_bench_tells_task_trial_model_and_the_tool_that_failed() -> None:
     assert tree["turns"][0]["result"]["error"] == "Error: order not found"
 
 
+def test_simulations_of_tau2_bench_tell_task_model_tokens_cost_and_the_tool_that_failed() -> None:
+    tree = tree_of("tau-bench", records.TAU_RESULTS)
+    greeting, cancel, answer = tree["turns"]
+    assert (cancel["action"]["tool_name"], cancel["action"]["tool_args"]) == ("cancel", {"id": "#1"})
+    assert (cancel["result"]["success"], cancel["result"]["error"]) == (False, "not found")
+    assert (greeting["action"]["raw_response"], answer["action"]["raw_response"]) == (
+        *("Hi! How can I help?", "There is none."),
+    )
+    told = tree["task_context"]
+    assert (told["task_id"], told["task_status"], told["instructions"]) == (
+        *("tau-bench-telecom-12", "success", "Cancel my order."),
+    )
+    names = ("model", "temperature", "prompt_tokens", "completion_tokens", "total_cost_usd")
+    assert [tree["metadata"][name] for name in names] == ["gpt-4.1", 0.5, 100, 14, 0.25]
+    assert tree["trajectory_id"] == records.TAU_SIMULATION["id"]
+    assert (tree["start_timestamp"], tree["end_timestamp"]) == (
+        *("2025-06-01T10:00:00.250000Z", "2025-06-01T10:02:00.500000Z"),
+    )
+    alone = tree_of("tau-bench", records.TAU_SIMULATION)
+    assert (alone["trajectory_id"], alone["metadata"]["model"]) == (tree["trajectory_id"], "unknown")
+
+
+def test_of_results_with_a_simulation_that_was_spoken_the_others_are_read() -> None:
+    spoken = {**records.TAU_SIMULATION, "id": "x", "messages": None}
+    found = FORMATS["tau-bench"].read(
+        {**records.TAU_RESULTS, "simulations": [spoken, records.TAU_SIMULATION]}, origin()
+    )
+    assert next(found)["trajectory_id"] == records.TAU_SIMULATION["id"]
+    with pytest.raises(NotOfFormat, match="simulation 1: it has no list `messages`"):
+        next(found)
+
+
 def test_calls_in_words_are_calls() -> None:
     find, respond = tree_of("tau-bench", records.TAU_REACT)["turns"]
     assert (find["action"]["tool_name"], find["action"]["tool_args"]) == ("find", {"id": 1})
@@ -92,7 +161,11 @@ def test_calls_in_words_are_calls() -> None:
 
 
 def test_fireact_tells_the_reference_and_the_outcome_and_its_file_the_rest() -> None:
-    tree = tree_of("fireact", records.FIREACT_TEXT, SINGLE[5][2])
+    tree = tree_of(
+        "fireact",
+        records.FIREACT_TEXT,
+        origin("trajs/hotpotqa_dev_0_500_llama_models_lora_llama-2-7b-d_1000_0.7_2023-09-19-00-49-36.json", key="5"),
+    )
     assert tree["task_context"]["reference_answer"] == "pole"
     assert tree["task_context"]["task_status"] == "success"
     assert tree["task_context"]["instructions"] == "Where does he live?"
@@ -100,6 +173,11 @@ def test_fireact_tells_the_reference_and_the_outcome_and_its_file_the_rest() -> 
     assert tree["metadata"]["model"] == "llama_models_lora_llama-2-7b-d_1000"
     assert tree["end_timestamp"] == "2023-09-19T00:49:36Z"
     assert [turn["action"]["type"] for turn in tree["turns"]] == ["tool_call", "response"]
+
+
+def test_a_file_of_any_name_is_not_taken_for_one_that_names_its_model() -> None:
+    files = {"runs/my_trajs.json": "unknown", "runs/strategyqa_gpt-4.json": "gpt-4", "runs/fireact_out.json": "unknown"}
+    assert {file: tree_of("fireact", records.FIREACT, origin(file))["metadata"]["model"] for file in files} == files
 
 
 def test_intercode_tells_the_reward_of_every_turn() -> None:
@@ -144,6 +222,17 @@ def test_swe_agent_tells_calls_times_tokens_and_cost() -> None:
     assert (tree["metadata"]["model"], tree["metadata"]["total_tokens"]) == ("claude-3", 980)
     assert tree["metadata"]["total_cost_usd"] == 0.75
     assert (tree["start_timestamp"], tree["end_timestamp"]) == ("2025-12-08T11:59:58.250000Z", "2025-12-08T12:00:00Z")
+
+
+def test_mini_swe_agent_tells_its_commands_model_and_cost() -> None:
+    tree = tree_of("swe-agent", records.SWE_MINI, origin("a__b-2/a__b-2.traj.json"))
+    look, two, submit = tree["turns"]
+    assert (look["action"]["tool_args"], look["thought_process"]) == ({"command": "cat a.py"}, ["I look."])
+    assert look["result"]["output"].startswith("<returncode>0")
+    assert (two["action"]["type"], submit["action"]["tool_args"]) == ("response", {"command": "submit"})
+    assert (tree["metadata"]["model"], tree["metadata"]["temperature"]) == ("claude-4", 0.25)
+    assert (tree["metadata"]["total_cost_usd"], tree["task_context"]["task_id"]) == (0.5, "a__b-2")
+    assert "task_status" not in tree["task_context"]
 
 
 def test_a_run_of_swe_agent_that_ran_out_of_money_has_failed() -> None:
@@ -213,7 +302,18 @@ def test_the_six_spans_of_massgen_are_turns_thoughts_and_rewards() -> None:
     }
     assert tree["trajectory_id"] == records.MASSGEN["trace_id"]
     assert (tree["agent_id"], tree["metadata"]["total_tokens"]) == ("agent_1", 12)
-    assert (tree["task_context"]["task_status"], tree["task_context"]["reward"]) == ("success", 0.0)
+    assert tree["task_context"]["reward"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [("completed", None), ("failed", "failed"), ("running", "abandoned"), ("abandoned", "abandoned")],
+)
+def test_a_trace_of_massgen_that_merely_ended_is_no_success(status: str, told: str | None) -> None:
+    metadata = {"winner": "agent_2", "consensus": True}
+    tree = tree_of("massgen-traces", {**records.MASSGEN, "status": status, "metadata": metadata})
+    assert tree["task_context"].get("task_status") == told
+    assert tree["metadata"]["coordination"]["consensus"] is True
 
 
 def test_a_trace_is_written_where_massgen_looks_for_it() -> None:
@@ -265,6 +365,33 @@ def test_openinference_tells_messages_and_the_tool_what_it_returned() -> None:
     assert call["observation"]["content"] == {"parts": [{"type": "text", "text": "Rain in Graz?"}]}
     assert (call["action"]["tool_name"], call["action"]["tool_args"]) == ("rain", {"place": "Graz"})
     assert (call["result"]["output"], call["sampling"]["model_version"]) == ("3 mm", "gpt-4o")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"gen_ai.operation.name": "invoke_agent"},
+        {"gen_ai.operation.name": "create_agent"},
+        {"gen_ai.operation.name": "invoke_workflow"},
+        {"openinference.span.kind": "AGENT"},
+        {"openinference.span.kind": "CHAIN"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("record", [otlp_records.OTLP_FLAT, otlp_records.OTLP_TEXT], ids=["flat", "messages"])
+def test_an_agents_span_that_repeats_its_messages_is_a_call_only_where_no_other_is(
+    record: Any, kind: dict[str, str]
+) -> None:
+    root, first, *others, last = [span for _, span in located_spans(record)]
+    repeated = {**plain_attributes(last["attributes"]), "gen_ai.usage.input_tokens": 900, **kind}
+    agent = {**root, "attributes": otlp_records.listed_attributes(repeated)}
+    alone = tree_of("otlp", otlp_records.otlp_request(agent))
+    assert [turn.get("is_copied_context", False) for turn in alone["turns"]] == [True, False]
+    whole, tree = otlp_records.otlp_request(agent, first, *others, last), tree_of("otlp", record)
+    told = tree_of("otlp", whole)
+    assert [turn["action"] for turn in told["turns"]] == [turn["action"] for turn in tree["turns"]]
+    assert told["metadata"].get("total_tokens") == tree["metadata"].get("total_tokens")
+    assert without_carried(written("otlp", told)) == without_carried(plain(whole))
 
 
 def test_a_trajectory_from_elsewhere_is_written_as_spans_of_an_agent_its_chats_and_its_tools() -> None:

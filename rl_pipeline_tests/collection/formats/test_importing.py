@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rl_pipeline.collection.formats import FORMATS, Importer, Refusal, RefusalFile
+from rl_pipeline.collection.formats.format import Origin
 from rl_pipeline.collection.formats.otlp_spans import located_spans
 from rl_pipeline.collection.formats.refusals import RefusalsNotKept
 from rl_pipeline.collection.formats.sources import NothingToImport
@@ -75,11 +76,23 @@ def test_halves_of_characters_and_numbers_that_are_none_are_mended_and_counted(t
     assert mended.metadata.model_extra["source"]["score"] == "NaN"
 
 
-def test_a_file_imported_twice_has_the_same_ids_under_whatever_name(tmp_path: Path) -> None:
-    file = lines(tmp_path / "chats.jsonl", CHAT, CHAT | {"id": "2"})
-    copy = lines(tmp_path / "copy.ndjson", CHAT, CHAT | {"id": "2"})
-    assert Outcome(file).ids == Outcome(file).ids == Outcome(copy).ids
-    assert len(set(Outcome(file).ids)) == 2
+SWE_RUN = {part: value for part, value in records.SWE_AGENT.items() if part != "replay_config"}
+FILES = [*records.SINGLE, ("swe-agent", SWE_RUN, records.origin("gpt-4__SWE-bench__default__t-0.00__p-0.95/a.traj"))]
+
+
+@pytest.mark.parametrize(("name", "record", "where"), FILES, ids=[where.file for _, _, where in FILES])
+def test_a_file_imported_twice_has_the_same_ids_under_whatever_name(
+    tmp_path: Path, name: str, record: Any, where: Origin
+) -> None:
+    file, copy = tmp_path / where.file, tmp_path / f"copy{Path(where.file).suffix}"
+    file.parent.mkdir()
+    content = [record] if FORMATS[name].layout == "array" else {where.key: record} if where.key else record
+    for path in (file, copy):
+        lines(path, *(content if name == "lightning-spans" else [content]))
+    first = Outcome(file)
+    assert first.ids == Outcome(file).ids == Outcome(copy).ids
+    assert [found.format_name for found in first.found] == [name]
+    assert Outcome(copy, model=where.file).ids != first.ids or records.names_itself(name, record)
 
 
 @pytest.mark.parametrize("indent", [None, 2])
@@ -91,6 +104,7 @@ def test_json_of_every_shape_is_read(tmp_path: Path, indent: int | None) -> None
         "members.json": {"1": records.INTERCODE, "2": records.INTERCODE},
         "fireact.json": {"1": records.FIREACT},
         "results.json": [records.TAU, records.TAU_REACT],
+        "logs.json": {"meta": {"model": "gpt-4"}, "logs": {"1": records.INTERCODE, "2": records.INTERCODE}},
     }
     for name, value in shapes.items():
         (tmp_path / name).write_text(json.dumps(value, indent=indent))
@@ -102,7 +116,22 @@ def test_json_of_every_shape_is_read(tmp_path: Path, indent: int | None) -> None
         "members.json": 2,
         "fireact.json": 1,
         "results.json": 2,
+        "logs.json": 2,
     }
+
+
+def test_the_episodes_of_newer_scripts_of_intercode_tell_their_model(tmp_path: Path) -> None:
+    meta = {"model": "gpt-4", "env": "sql"}
+    logs = {"3": records.INTERCODE, "x": {"turn_history": {}}, "4": records.INTERCODE}
+    outcome = Outcome(lines(tmp_path / "ic_sql_plan_solve.json", {"meta": meta, "logs": logs}))
+    assert [refusal.detail.split(":")[0] for refusal in outcome.refused] == ['key "x"']
+    first, second = outcome.found
+    assert (first.trajectory.metadata.model, first.origin.key) == ("gpt-4", None)
+    assert first.trajectory.trajectory_id != second.trajectory.trajectory_id
+    tree = json.loads(serialize(first.trajectory))
+    assert FORMATS["intercode"].name_of(tree) == "3"
+    [again] = FORMATS["intercode"].write(tree)
+    assert {part: again[part] for part in again if part != "rl_pipeline"} == {**records.INTERCODE, "meta": meta}
 
 
 def test_packed_files_and_byte_order_marks_make_no_difference(tmp_path: Path) -> None:
@@ -115,6 +144,22 @@ def test_packed_files_and_byte_order_marks_make_no_difference(tmp_path: Path) ->
     (tmp_path / "damaged.jsonl.gz").write_bytes(gzip.compress(text * 1000)[:-20])
     damaged = Outcome(tmp_path / "damaged.jsonl.gz")
     assert damaged.reasons[-1] == ("", "unreadable")
+
+
+def test_a_file_that_cannot_be_read_holds_up_no_other(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(f"{json.dumps(CHAT)}\n".encode() * 1000))
+    packed[40] ^= 255
+    (tmp_path / "a.jsonl.gz").write_bytes(packed)
+    (tmp_path / "b.jsonl.gz").write_bytes(b"\x1f\x8b not gzip")
+    (tmp_path / "c.json").symlink_to(tmp_path / "gone.json")
+    (tmp_path / "d.json").symlink_to(tmp_path / "d.json")
+    lines(tmp_path / "e.jsonl", CHAT)
+    outcome = Outcome(tmp_path)
+    assert [found.origin.file.split("/")[-1] for found in outcome.found] == ["e.jsonl"]
+    assert outcome.reasons == [("", "unreadable")] * 4
+    told = [refusal.detail for refusal in outcome.refused]
+    assert "damaged" in told[0]
+    assert "No such file" in told[2]
 
 
 def test_a_trace_is_gathered_from_all_requests_of_a_file_that_brought_its_spans(tmp_path: Path) -> None:
@@ -167,6 +212,22 @@ def test_the_verdict_of_harbors_verifier_is_read_beside_the_trajectory(tmp_path:
     assert json.loads(json.dumps(list(FORMATS["atif"].write(tree))))[0]["extra"]["reward"] == 0.5
 
 
+def test_of_a_document_with_a_bad_subagent_everything_else_is_imported(tmp_path: Path) -> None:
+    asked, good = records.ATIF_PARENT["steps"][0], records.ATIF_PARENT["subagent_trajectories"][0]
+    deep: Any = "x"
+    for _ in range(70):
+        deep = [deep]
+    bad = [{**good, "steps": [asked]}, 3, {**good, "trajectory_id": "deep", "extra": {"deep": deep}}]
+    document = {**records.ATIF_PARENT, "subagent_trajectories": [*bad, {**good, "subagent_trajectories": [{}]}]}
+    outcome = Outcome(lines(tmp_path / "x.jsonl", document))
+    assert [found.trajectory.agent_id for found in outcome.found] == ["terminus", "asker"]
+    assert [refusal.reason for refusal in outcome.refused] == ["max_depth", "not_of_format"]
+    assert [part.split(":")[0] for part in outcome.refused[1].detail.split("; ")] == [
+        *("subagent 1", "subagent 2", "subagent 4")
+    ]
+    assert outcome.report.read == Counter(atif=2)
+
+
 def test_a_trajectory_of_the_contract_is_sent_to_publish(tmp_path: Path) -> None:
     (refusal,) = Outcome(lines(tmp_path / "x.jsonl", {"trajectory_id": "a", "turns": []})).refused
     assert "rl-pipeline publish" in refusal.detail
@@ -205,9 +266,8 @@ def test_what_was_refused_is_kept_and_can_be_mended_and_tried_again(tmp_path: Pa
     good = {"1": records.INTERCODE, "2": {**records.INTERCODE, "turn_history": {"actions": []}}}
     file = tmp_path / "ic_sql_multiturn_gpt-4_10_turns.json"
     file.write_text(json.dumps(good))
-    with RefusalFile(tmp_path / "refused.jsonl") as kept:
-        importer = Importer(refuse=kept.add)
-        assert len(list(importer.trajectories([file]))) == 1
+    kept = RefusalFile(tmp_path / "refused.jsonl")
+    assert len(list(Importer(refuse=kept.add).trajectories([file]))) == 1
     assert kept.path == tmp_path / "refused.jsonl"
     assert kept.path.stat().st_mode & 0o077 == 0
     (line,) = map(json.loads, kept.path.read_text().splitlines())
@@ -224,19 +284,56 @@ def test_what_was_refused_is_kept_and_can_be_mended_and_tried_again(tmp_path: Pa
     assert Outcome(file).ids[1] == mended.trajectory.trajectory_id
 
 
+def refused_of(path: Path, *paths: Path) -> list[dict[str, Any]]:
+    """What a file of refusals lists after an import."""
+    list(Importer(refuse=RefusalFile(path).add).trajectories(paths))
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def test_a_text_that_is_no_json_is_kept_as_it_is(tmp_path: Path) -> None:
-    with RefusalFile(tmp_path / "refused.jsonl") as kept:
-        list(Importer(refuse=kept.add).trajectories([lines(tmp_path / "x.jsonl", CHAT, '{"messages": ', CHAT)]))
-    assert json.loads((tmp_path / "refused.jsonl").read_text())["text"] == '{"messages":'
+    (line,) = refused_of(tmp_path / "refused.jsonl", lines(tmp_path / "x.jsonl", CHAT, '{"messages": ', CHAT))
+    assert line["text"] == '{"messages":'
 
 
-def test_without_refusals_the_file_before_stays_and_no_place_for_them_is_told(tmp_path: Path) -> None:
-    before = lines(tmp_path / "refused.jsonl", "before")
-    with RefusalFile(before):
-        pass
-    assert before.read_text() == "before\n"
-    with pytest.raises(RefusalsNotKept, match="--refused"), RefusalFile(tmp_path / "none" / "refused.jsonl") as kept:
-        kept.add(Refusal(records.origin(), None, "not_json", "mend it", text=""))
+def test_imports_add_to_what_was_refused_and_list_nothing_twice(tmp_path: Path) -> None:
+    kept, links = tmp_path / "refused.jsonl", tmp_path / "links"
+    links.mkdir()
+    (links / "gone.json").symlink_to(tmp_path / "nowhere.json")
+    first = lines(tmp_path / "first.jsonl", "{", {"messages": []}, CHAT, {"poem": "roses"})
+    second = lines(tmp_path / "second.jsonl", {"poem": "violets"}, "[1")
+    one = refused_of(kept, first, links)
+    assert [line["reason"] for line in one] == ["not_json", "unknown_format", "unknown_format", "unreadable"]
+    kept.write_text(kept.read_text().rstrip("\n"))
+    everything = [*one, *refused_of(tmp_path / "other.jsonl", second)]
+    assert refused_of(kept, first, second) == everything
+    assert refused_of(kept, kept) == refused_of(kept, kept) == refused_of(kept, first, links) == everything
+    assert [refusal.line()["source"] for refusal in Outcome(kept).refused] == [line["source"] for line in everything]
+
+
+def test_what_two_imports_refuse_at_once_and_others_add_is_all_kept(tmp_path: Path) -> None:
+    path = tmp_path / "refused.jsonl"
+    one, two = RefusalFile(path), RefusalFile(path)
+    told = [Refusal(records.origin(), None, "not_json", "mend it", text=str(number)) for number in range(4)]
+    one.add(told[0])
+    two.add(told[1])
+    with path.open("a") as file:
+        file.write(json.dumps(told[2].line()) + "\n")
+    for refusal in told:
+        one.add(refusal)
+        two.add(refusal)
+    assert [json.loads(line)["text"] for line in path.read_text().splitlines()] == ["0", "1", "2", "3"]
+    path.unlink()
+    one.add(told[0])
+    assert [json.loads(line)["text"] for line in path.read_text().splitlines()] == ["0"]
+
+
+def test_without_refusals_there_is_no_file_and_no_place_for_them_is_told(tmp_path: Path) -> None:
+    assert RefusalFile(tmp_path / "refused.jsonl").path is None
+    assert not (tmp_path / "refused.jsonl").exists()
+    with pytest.raises(RefusalsNotKept, match="--refused"):
+        RefusalFile(tmp_path / "none" / "refused.jsonl").add(
+            Refusal(records.origin(), None, "not_json", "mend it", text="")
+        )
 
 
 def test_a_path_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -3,14 +3,16 @@
 import io
 import json
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rl_pipeline.collection.formats import json_values
+from rl_pipeline.collection.formats import Importer, json_values
 from rl_pipeline.collection.formats.json_values import RawValue, raw_values, shape_of
+from rl_pipeline_tests.collection.formats.records import INTERCODE
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text('ab"\\\n{}[],: é😀', max_size=6),
@@ -84,29 +86,44 @@ def test_of_a_file_that_is_broken_off_the_whole_values_are_read() -> None:
     assert (last.fault, last.place) == ("not_json", "after 3 values")
 
 
-def test_memory_does_not_grow_with_the_file() -> None:
-    class Endless(io.RawIOBase):
-        """An array of 200 MB, made while it is read."""
+LONG = {"text": "}{" * 700_000}
 
-        def __init__(self) -> None:
-            self._left = 2000
-            self._begun = False
 
-        def seek(self, *_: int) -> int:
-            return 0
+@pytest.mark.parametrize(
+    ("values", "between", "shape"),
+    [
+        ([LONG, LONG], "\n", "lines"),
+        ([LONG, {"a": 1}], " \n\n ", "lines"),
+        ([[LONG], [LONG]], "\n", "lines"),
+        ([LONG], "\n", "whole"),
+        ([[LONG, LONG]], "\n", "items"),
+    ],
+)
+def test_the_shape_of_a_file_whose_first_line_is_long_is_seen_from_where_it_ends(
+    values: list[Any], between: str, shape: str
+) -> None:
+    text = between.join(json.dumps(value) for value in values) + between
+    assert shape_of(io.BytesIO(text.encode())) == shape
+    assert shape_of(file_of([LONG, LONG], separators=(",\n", ":"))) == "items"
+    assert shape_of(file_of({"a": LONG, "b": LONG}, separators=(",\n", ":"))) == "whole"
 
-        def read(self, size: int = -1) -> bytes:
-            if size == 3 or not self._begun:
-                self._begun = size != 3
-                return b"[ " if self._begun else b"[  "[:size]
-            self._left -= 1
-            if self._left > 0:
-                return b'{"text": "' + b"x" * 100_000 + b'"},'
-            return b'{"text": ""}]' if self._left == 0 else b""
 
+@pytest.mark.parametrize("shape", ["items", "lines", "members"])
+def test_memory_does_not_grow_with_the_file(tmp_path: Path, shape: str) -> None:
+    chat = {"messages": [{"role": "user", "content": "x" * 100_000}, {"role": "assistant", "content": "Ho"}]}
+    record = json.dumps({**INTERCODE, "query": "x" * 100_000} if shape == "members" else chat)
+    begin, between, end = {"items": ("[", ",", "]"), "lines": ("", "\n", "\n"), "members": ("{", ",", "}")}[shape]
+    file = tmp_path / "many.json"
+    with file.open("w") as out:
+        for number in range(150):
+            key = f'"{number}":' if shape == "members" else ""
+            out.write(f"{between if number else begin}{key}{record}")
+        out.write(end)
+    assert file.stat().st_size > 15_000_000
+    importer = Importer(refuse=lambda refusal: pytest.fail(refusal.detail))
     tracemalloc.start()
-    count = sum(1 for _ in raw_values(Endless(), "items"))  # type: ignore[arg-type]
+    count = sum(1 for _ in importer.trajectories([file]))
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert count == 2000
+    assert count == 150
     assert most < 8_000_000
