@@ -122,11 +122,11 @@ def demo(
     stay: Annotated[bool, typer.Option(help="Leave the Dagster UI open at the end.")] = False,
 ) -> None:
     """Run the whole loop on embedded servers: a small model learns from its own experience, cycle by cycle."""
-    from rl_pipeline.demo import DemoProfile, run_demo
+    from rl_pipeline.demo import DemoProfile, Telling, run_demo
     from rl_pipeline.settings import load_settings
 
     profile = DemoProfile(cycles=cycles, episodes=episodes, seed=seed, sabotage=sabotage)
-    run_demo(load_settings(), profile, tell=typer.echo, prepare_stores=_prepare_stores, stay=stay)
+    run_demo(load_settings(), profile, tell=Telling(sys.stdout), prepare_stores=_prepare_stores, stay=stay)
 
 
 @app.command()

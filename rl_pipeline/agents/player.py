@@ -6,7 +6,7 @@ for that model. The agent knows nothing of models: who answered stands in the an
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from random import Random
@@ -169,10 +169,13 @@ class Player:
             return
 
 
-async def play_all(players: Iterable[Player], tasks: Iterable[Task], *, seed: object) -> list[Attempt]:
+async def play_all(
+    players: Iterable[Player], tasks: Iterable[Task], *, seed: object, ended: Callable[[Attempt], None] = lambda _: None
+) -> list[Attempt]:
     """All tasks, each attempted once by whichever player is free; in the order in which the attempts ended.
 
-    What an attempt draws depends on the seed and on the place of its task, not on who was free.
+    What an attempt draws depends on the seed and on the place of its task, not on who was free. `ended` is called with
+    each as it ends.
     """
     waiting, attempts = iter(enumerate(tasks)), []
 
@@ -180,6 +183,7 @@ async def play_all(players: Iterable[Player], tasks: Iterable[Task], *, seed: ob
         for place, task in waiting:
             luck = Random(f"{seed} {place}")  # noqa: S311 - to repeat it is the point
             attempts.append(await player.attempt(task, luck))
+            ended(attempts[-1])
 
     async with asyncio.TaskGroup() as group:
         for player in players:

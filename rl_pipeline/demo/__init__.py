@@ -3,5 +3,6 @@ cycle, and a sabotaged one is taken back."""
 
 from rl_pipeline.demo.profile import DemoFailed, DemoProfile
 from rl_pipeline.demo.running import run_demo
+from rl_pipeline.demo.telling import Telling
 
-__all__ = ["DemoFailed", "DemoProfile", "run_demo"]
+__all__ = ["DemoFailed", "DemoProfile", "Telling", "run_demo"]

@@ -12,8 +12,10 @@ from rl_pipeline.demo.population import Population
 from rl_pipeline.demo.profile import DemoFailed
 from rl_pipeline.demo.scene import Scene
 from rl_pipeline.deployment.commands import Commands
+from rl_pipeline.deployment.judging import judge
+from rl_pipeline.deployment.outcomes import windows_of
 from rl_pipeline.deployment.state import DesiredState
-from rl_pipeline.opening import open_desk
+from rl_pipeline.opening import open_desk, rollout_clock, rollout_limits, session_keys
 from rl_pipeline.stores.topology import TRAINING
 
 _TRAINING_SECONDS = 900.0
@@ -170,10 +172,29 @@ def _roll_out(agents: Population, model: str) -> None:
 
     scene.until(lambda: model in look().models, f"{model} was not rolled out")
     deadline = monotonic() + _RELEASE_SECONDS
-    while not (look().serving == model and look().phase == "steady"):
-        agents.play_on()
+    while not ((state := look()).serving == model and state.phase == "steady"):
+        agents.play_on(_to_go(scene, state))
         if monotonic() > deadline:
             raise DemoFailed(f"{model} was not promoted in {_RELEASE_SECONDS:.0f} s: see `rl-pipeline deployment`")
+
+
+def _to_go(scene: Scene, state: DesiredState) -> str:
+    """How long the rollout takes, by the evidence so far; nothing before there is any."""
+    rollout, settings, now = state.rollout, scene.settings, datetime.now(UTC)
+    if rollout is None:
+        return ""
+    windows = windows_of(scene.tables, rollout, now, clock=rollout_clock(settings), session_keys=session_keys(settings))
+    found = judge(rollout, state.phase, windows, now, mode="full", limits=rollout_limits(settings)).evidence
+    return time_to_go(state.phase, found["expected_finish"], now)
+
+
+def time_to_go(phase: str, finish: str | None, now: datetime) -> str:
+    """Until a rollout is where it will be next, in words."""
+    if finish is None:
+        return ""
+    seconds = max(0.0, (datetime.fromisoformat(finish) - now).total_seconds())
+    until = "the bake is over" if phase == "baking" else "the new model can have all of the traffic"
+    return f"about {seconds:.0f} s until {until}"
 
 
 def standing(state: DesiredState) -> str:

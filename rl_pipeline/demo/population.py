@@ -1,11 +1,13 @@
 """The demo's agents: they play through the gateway, record what they do, and their users say what they think."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import sqrt
+from threading import Event
 from time import monotonic
 
 import aiohttp
@@ -15,12 +17,14 @@ from rl_pipeline.collection import Outbox
 from rl_pipeline.collection.publishing import outgoing_message
 from rl_pipeline.demo.profile import DemoFailed, DemoProfile
 from rl_pipeline.demo.scene import Scene
+from rl_pipeline.demo.telling import attempts_in_words
 from rl_pipeline.environments.crafting import CraftingWorld
 from rl_pipeline.environments.environment import Task
 
 _SENDING_SECONDS = 60.0
 _PLAYING_SECONDS = 300.0
 _HELD_OUT_SEED = 2**33
+_LOOK_SECONDS = 0.2
 _ROUND = 64
 _ROUND_SECONDS = 5.0
 _TALKATIVE = OpinionRule(one_in=2)
@@ -63,12 +67,12 @@ class Population:
     _measures: int = 0
     _told: int = 0
 
-    def play(self, count: int) -> list[Attempt]:
+    def play(self, count: int, meanwhile: str = "") -> list[Attempt]:
         """So many attempts; they are on their way through the pipeline when this returns, and their users' opinions
-        wait for `tell_opinions`."""
+        wait for `tell_opinions`. `meanwhile` is what else there is to show."""
         self._rounds += 1
         tasks = self.tasks(count, seed=self.profile.seed * 1_000_003 + self._rounds)
-        made = self._all(tasks, f"round {self._rounds}", evaluation=False)
+        made = self._all(tasks, f"round {self._rounds}", meanwhile, evaluation=False)
         if not self.outbox.wait_until_sent(_SENDING_SECONDS):
             raise DemoFailed(f"the stream has not taken all trajectories: {self.outbox.counts}")
         self.attempts += made
@@ -91,11 +95,11 @@ class Population:
         if both:
             raise DemoFailed(f"{len(both)} held-out tasks were learnt from, {both[0]} among them: no figure counts")
 
-    def play_on(self) -> list[Attempt]:
+    def play_on(self, meanwhile: str = "") -> list[Attempt]:
         """A round of attempts, and a rest until its time is over: users come at their rate while a rollout goes on, and
         leave some of the cores to it."""
         over = monotonic() + _ROUND_SECONDS
-        made = self.play(_ROUND)
+        made = self.play(_ROUND, meanwhile)
         self.scene.until(lambda: monotonic() > over, "the rest did not end")
         return made
 
@@ -127,20 +131,45 @@ class Population:
     def _held_out(self) -> list[Task]:
         return self.world.tasks(self.profile.measured, seed=_HELD_OUT_SEED)
 
-    def _all(self, tasks: Sequence[Task], occasion: str, *, evaluation: bool) -> list[Attempt]:
+    def _all(self, tasks: Sequence[Task], occasion: str, meanwhile: str = "", *, evaluation: bool) -> list[Attempt]:
+        began, given_up, ended = monotonic(), Event(), deque[Attempt]()
+
+        def over() -> bool:
+            words = attempts_in_words(len(ended), len(tasks), monotonic() - began)
+            self.scene.progress("; ".join(filter(None, [words, meanwhile])))
+            return playing.done()
+
         with ThreadPoolExecutor(1, "agents") as thread:
-            playing = thread.submit(asyncio.run, self._at_once(tasks, occasion, evaluation))
-            self.scene.until(playing.done, "the agents did not come to an end", _PLAYING_SECONDS)
+            playing = thread.submit(asyncio.run, self._at_once(tasks, occasion, evaluation, ended.append, given_up))
+            try:
+                self.scene.until(over, "the agents did not come to an end", _PLAYING_SECONDS)
+            finally:
+                given_up.set()
+                self.scene.progress("")
         made = playing.result()
         failed = [one.error for one in made if one.error]
         if failed and (evaluation or len(failed) > len(made) / 2):
             raise DemoFailed(f"{len(failed)} of {len(made)} attempts got no answer: {failed[0]}")
         return made
 
-    async def _at_once(self, tasks: Sequence[Task], occasion: str, evaluation: bool) -> list[Attempt]:
+    async def _at_once(
+        self,
+        tasks: Sequence[Task],
+        occasion: str,
+        evaluation: bool,
+        ended: Callable[[Attempt], None],
+        given_up: Event,
+    ) -> list[Attempt]:
+        """Cancelled when it is given up: the attempts under way are abandoned, as their records say."""
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
             players = [self._player(number, http, evaluation) for number in range(self.profile.agents)]
-            return await play_all(players, tasks, seed=f"{self.profile.seed} {occasion}")
+            seed = f"{self.profile.seed} {occasion}"
+            playing = asyncio.create_task(play_all(players, tasks, seed=seed, ended=ended))
+            while not playing.done():
+                if given_up.is_set():
+                    playing.cancel()
+                await asyncio.wait({playing}, timeout=_LOOK_SECONDS)
+            return await playing
 
     def _player(self, number: int, http: aiohttp.ClientSession, evaluation: bool) -> Player:
         return Player(

@@ -14,7 +14,8 @@ from rl_pipeline.demo.population import Population, population_of
 from rl_pipeline.demo.profile import DemoFailed, DemoProfile, settings_of_demo
 from rl_pipeline.demo.report import write_report
 from rl_pipeline.demo.sabotage import sabotage
-from rl_pipeline.demo.scene import Scene, Tell, scene_of
+from rl_pipeline.demo.scene import Scene, scene_of
+from rl_pipeline.demo.telling import Telling
 from rl_pipeline.embedded.stack import running_stack
 from rl_pipeline.settings import Settings
 
@@ -23,7 +24,7 @@ def run_demo(
     settings: Settings,
     profile: DemoProfile,
     *,
-    tell: Tell,
+    tell: Telling,
     prepare_stores: Callable[[Settings], None],
     stay: bool = False,
 ) -> Outcome:

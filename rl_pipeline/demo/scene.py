@@ -7,6 +7,7 @@ from time import monotonic
 from typing import Any
 
 from rl_pipeline.demo.profile import DemoFailed
+from rl_pipeline.demo.telling import Telling
 from rl_pipeline.deployment import record
 from rl_pipeline.deployment.state import DesiredState
 from rl_pipeline.embedded.stack import Stack
@@ -19,8 +20,6 @@ from rl_pipeline.stores.warehouse import Warehouse
 PATIENCE_SECONDS = 180.0
 _LOOK_SECONDS = 0.5
 
-Tell = Callable[[str], None]
-
 
 @dataclass(frozen=True, slots=True)
 class Scene:
@@ -29,7 +28,7 @@ class Scene:
     stack: Stack
     stream: JetStream
     tables: Warehouse
-    tell: Tell
+    tell: Telling
     started: float
     """By the monotonic clock."""
 
@@ -40,8 +39,11 @@ class Scene:
 
     def say(self, text: str) -> None:
         """Tell something, with the minutes and seconds since the beginning."""
-        minutes, seconds = divmod(int(monotonic() - self.started), 60)
-        self.tell(f"{minutes:2d}:{seconds:02d}  {text}")
+        self.tell(f"{self._time()}  {text}")
+
+    def progress(self, text: str) -> None:
+        """Show what goes on now, until something else does; nothing when it is over."""
+        self.tell.progress(f"{self._time()}    {text}" if text else "")
 
     def until(self, done: Callable[[], Any], otherwise: str, patience_seconds: float = PATIENCE_SECONDS) -> Any:
         """Wait until Dagster's sensors have seen what there is to do, and their runs have done it: what `done` gave."""
@@ -57,6 +59,10 @@ class Scene:
             self.stack.supervisor.stop_requested.wait(_LOOK_SECONDS)
         raise DemoFailed("interrupted")
 
+    def _time(self) -> str:
+        minutes, seconds = divmod(int(monotonic() - self.started), 60)
+        return f"{minutes:2d}:{seconds:02d}"
+
     def state(self) -> DesiredState | None:
         """What is to be served."""
         recorded = record.read(JetStreamDesiredStates(self.stream))
@@ -68,7 +74,7 @@ class Scene:
 
 
 @contextmanager
-def scene_of(stack: Stack, tell: Tell, started: float) -> Iterator[Scene]:
+def scene_of(stack: Stack, tell: Telling, started: float) -> Iterator[Scene]:
     """The scene for the length of a block."""
     with open_stream(stack.settings) as stream, closing(open_warehouse(stack.settings)) as tables:
         yield Scene(stack, stream, tables, tell, started)

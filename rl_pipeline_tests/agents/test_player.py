@@ -88,7 +88,11 @@ def attempts(
                 )
                 for n in range(players)
             ]
-            return await play_all(crew, tasks, seed=world.generation if seed is None else seed)
+            heard: list[Attempt] = []
+            luck = world.generation if seed is None else seed
+            made = await play_all(crew, tasks, seed=luck, ended=heard.append)
+            assert heard == made, "each is told as it ends"
+            return made
 
     return asyncio.run(play())
 

@@ -1,14 +1,22 @@
 """What the demo's agents attempt, and what nobody may learn from."""
 
 import json
+import socket
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from threading import Event, Timer
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from rl_pipeline.collection import Outbox
 from rl_pipeline.demo.careless import publish_carelessly
 from rl_pipeline.demo.population import Population
 from rl_pipeline.demo.profile import DemoFailed, DemoProfile
+from rl_pipeline.demo.scene import Scene
+from rl_pipeline.demo.telling import Telling
 
 
 def population(scene: Any = None, **profile: Any) -> Population:
@@ -18,6 +26,29 @@ def population(scene: Any = None, **profile: Any) -> Population:
 
 def held_out(agents: Population) -> set[str]:
     return {task.id for task in agents._held_out()}
+
+
+@pytest.fixture
+def silent_gateway() -> Iterator[str]:
+    """It takes every call, and answers none."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.timeout(45)  # less than an agent waits for one answer
+def test_an_interrupt_ends_the_attempts_that_are_under_way(tmp_path: Path, silent_gateway: str) -> None:
+    stop = Event()
+    supervisor = SimpleNamespace(stop_requested=stop, tick=lambda: None)
+    stack: Any = SimpleNamespace(supervisor=supervisor, addresses=SimpleNamespace(gateway=silent_gateway))
+    nothing: Any = None
+    outbox = Outbox(tmp_path / "outbox", "nats://127.0.0.1:1")
+    agents = Population(Scene(stack, nothing, nothing, Telling(StringIO()), started=0.0), DemoProfile(agents=4), outbox)
+    interrupt = Timer(1.0, stop.set)
+    interrupt.start()
+    with pytest.raises(DemoFailed, match="interrupted"):
+        agents.play(20)
+    assert agents.attempts == []
+    outbox.close()
 
 
 @pytest.mark.parametrize("count", [1, 2, 40])
