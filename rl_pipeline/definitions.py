@@ -120,6 +120,8 @@ def _training(settings: Settings) -> TrainingResource:
         min_reward=settings.rl_training_min_reward,
         domain_shares=settings.domain_shares,
         literal_filter=settings.rl_training_literal_filter,
+        ramp_hours=settings.canary_ramp_hours,
+        bake_hours=settings.canary_bake_hours,
         work_directory=str(training_directory(settings)),
         import_directory=str(settings.training_import_directory or home / "imports"),
         import_prefixes=settings.import_prefixes,

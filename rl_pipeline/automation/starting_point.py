@@ -1,6 +1,8 @@
 """From which model a training starts whose request names none: the one in service, so that experience adds up."""
 
 from collections.abc import Collection
+from dataclasses import replace
+from datetime import datetime
 
 from rl_pipeline.deployment import record
 from rl_pipeline.deployment.state import DesiredState
@@ -10,7 +12,9 @@ from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.stores.jetstream_desired_state import JetStreamDesiredStates
 from rl_pipeline.stores.stream import StreamMissing
 from rl_pipeline.stores.warehouse import Warehouse
+from rl_pipeline.training.evidence import model_to_be_rolled_out
 from rl_pipeline.training.jobs.requests import StartingPoint, StartUnknown
+from rl_pipeline.training.triggers import OnItsWay
 
 
 def starting_point(training: TrainingResource, messages: JetStream, tables: Warehouse) -> StartingPoint:
@@ -37,6 +41,29 @@ def rolled_back_models(messages: JetStream) -> Collection[str]:
     return recorded.state.retired if recorded else ()
 
 
+def model_on_its_way(
+    training: TrainingResource, messages: JetStream, tables: Warehouse, now: datetime
+) -> OnItsWay | None:
+    """A model from which a training would start that starts later: one that was trained, or is being rolled out.
+
+    While it cannot be told what is in service, none: a request that names no model then waits by itself.
+    """
+    if training.train_from == "base":
+        return None
+    # The record is read last: what has left the tables meanwhile is there.
+    trained = model_to_be_rolled_out(tables, now)
+    try:
+        state = _in_service(messages, tables)
+    except StartUnknown:
+        return None
+    if state is None:
+        return None
+    waits = state.frozen is not None or state.phase in ("awaiting_approval", "testing")
+    if state.rollout is not None:
+        return OnItsWay(state.rollout.candidate, now - state.rollout.started_at, waits)
+    return replace(trained, waits_for_a_person=waits) if trained else None
+
+
 def _in_service(messages: JetStream, tables: Warehouse) -> DesiredState | None:
     """The record of what is to be served; none where nothing ever was. Raises `StartUnknown`."""
     recorded = _recorded(messages)
@@ -52,10 +79,3 @@ def _recorded(messages: JetStream) -> record.Recorded | None:
         return None
     except PipelineError as unreadable:
         raise StartUnknown(f"it cannot be told which model is in service: {unreadable}") from unreadable
-
-
-def model_on_its_way(training: TrainingResource, messages: JetStream) -> str | None:
-    """The model of a canary that is growing: what starts now starts from the model that it is to replace."""
-    recorded = _recorded(messages) if training.train_from == "serving" else None
-    state = recorded.state if recorded else None
-    return state.rollout.candidate if state and state.rollout and state.phase == "ramping" else None
