@@ -121,6 +121,8 @@ def _training(settings: Settings) -> TrainingResource:
         domain_shares=settings.domain_shares,
         literal_filter=settings.rl_training_literal_filter,
         seed=settings.rl_training_seed,
+        ramp_hours=settings.canary_ramp_hours,
+        bake_hours=settings.canary_bake_hours,
         work_directory=str(training_directory(settings)),
         import_directory=str(settings.training_import_directory or home / "imports"),
         import_prefixes=settings.import_prefixes,

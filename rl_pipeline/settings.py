@@ -101,7 +101,11 @@ class Settings(BaseSettings):
 
     # Training
     rl_algorithm: Algorithm = Field("ppo", description="The algorithm of a request that names none.")
-    rl_base_model: str = Field("qwen2.5-32b-instruct", min_length=1, description="The model that training starts from.")
+    rl_base_model: str = Field(
+        "qwen2.5-32b-instruct",
+        min_length=1,
+        description="The first model in service, from which the first training starts that names no model.",
+    )
     rl_train_from: Literal["serving", "base"] = Field(
         "serving",
         description="Where a training starts whose request names no model: serving, from the model in service, so that "

@@ -50,7 +50,7 @@ def train(  # noqa: PLR0917  # Typer reads its options from here
         str | None, typer.Argument(help="In words: 'Trigger training job with 10K samples from last 30 days'.")
     ] = None,
     algorithm: Annotated[Algorithm | None, typer.Option(help="Else RL_ALGORITHM.")] = None,
-    base_model: Annotated[str | None, typer.Option(help="Else RL_BASE_MODEL.")] = None,
+    base_model: Annotated[str | None, typer.Option(help="Else by RL_TRAIN_FROM.")] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Trajectories to use; else 10,000.")] = None,
     days: Annotated[int | None, typer.Option(min=1, help="Days to look back; else 30.")] = None,
     min_reward: Annotated[float | None, typer.Option(help="The least raw reward to imitate; else 0.5.")] = None,

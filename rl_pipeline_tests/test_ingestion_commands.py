@@ -28,7 +28,7 @@ from rl_pipeline.stores.disk import DiskObjects
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.training.jobs.cancelling import fetch_cancellations
 from rl_pipeline.training.jobs.job import Job
-from rl_pipeline.training.jobs.requests import Defaults, accept_requests
+from rl_pipeline.training.jobs.requests import Defaults, StartingPoint, accept_requests
 from rl_pipeline.training.jobs.rows import write_job
 from rl_pipeline_tests.fixtures.ingest import REDACTION_KEY
 from rl_pipeline_tests.training.job_tables import wait_for_pending
@@ -270,7 +270,7 @@ def test_refused_requests_and_cancellations_of_training_are_listed_and_shown_but
     redactor = Redactor(quick_policy())
     arguments: dict[str, Any] = {"redactor": lambda: redactor, "now": datetime(2026, 2, 1, tzinfo=UTC)}
     assert fetch_cancellations(stream, **arguments) == []
-    defaults = Defaults("rloo", "the-default")
+    defaults = Defaults("rloo", lambda: StartingPoint("the-default"))
     taken = accept_requests(stream, warehouse, defaults=defaults, trajectories="RL_TRAJECTORIES", **arguments)
     assert taken.refused == (1, 2)
     # Letters of another stream are not among them, nor is what is no letter.

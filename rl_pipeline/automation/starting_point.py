@@ -1,30 +1,81 @@
 """From which model a training starts whose request names none: the one in service, so that experience adds up."""
 
+from collections.abc import Collection
+from dataclasses import replace
+from datetime import datetime
+
 from rl_pipeline.deployment import record
 from rl_pipeline.deployment.state import DesiredState
+from rl_pipeline.errors import PipelineError
 from rl_pipeline.resources.training import TrainingResource
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.stores.jetstream_desired_state import JetStreamDesiredStates
+from rl_pipeline.stores.stream import StreamMissing
+from rl_pipeline.stores.warehouse import Warehouse
+from rl_pipeline.training.evidence import model_to_be_rolled_out
+from rl_pipeline.training.jobs.requests import StartingPoint, StartUnknown
+from rl_pipeline.training.triggers import OnItsWay
 
 
-def model_to_start_from(training: TrainingResource, messages: JetStream) -> str:
-    """The checkpoint of the model that has most of the traffic; before one was trained here, the base model."""
-    state = _state(training, messages)
+def starting_point(training: TrainingResource, messages: JetStream, tables: Warehouse) -> StartingPoint:
+    """The checkpoint of the model in service; before one was trained here, the base model. Raises `StartUnknown`.
+
+    Never a candidate, whatever its share of the traffic: it may be taken back yet.
+    """
+    state = _in_service(messages, tables) if training.train_from == "serving" else None
     if state is None:
-        return training.base_model
-    foremost = state.models[max(state.weights, key=lambda model: (state.weights[model], model == state.serving))]
+        return StartingPoint(training.base_model)
+    serving = state.models[state.serving]
     # What was not trained here has no checkpoint of ours; the first model is the base model itself.
-    return (foremost.checkpoint_path if foremost.training_job_id else None) or training.base_model
+    if serving.training_job_id is None or serving.checkpoint_path is None:
+        return StartingPoint(training.base_model)
+    return StartingPoint(serving.checkpoint_path, serving.model_id)
 
 
-def model_on_its_way(training: TrainingResource, messages: JetStream) -> str | None:
-    """The model of a canary that is growing: what starts now starts from the model that it is to replace."""
-    state = _state(training, messages)
-    return state.rollout.candidate if state and state.rollout and state.phase == "ramping" else None
+def rolled_back_models(messages: JetStream) -> Collection[str]:
+    """Those that never serve again. While that cannot be told, none: what was accepted is trained and validated."""
+    try:
+        recorded = _recorded(messages)
+    except StartUnknown:
+        return ()
+    return recorded.state.retired if recorded else ()
 
 
-def _state(training: TrainingResource, messages: JetStream) -> DesiredState | None:
+def model_on_its_way(
+    training: TrainingResource, messages: JetStream, tables: Warehouse, now: datetime
+) -> OnItsWay | None:
+    """A model from which a training would start that starts later: one that was trained, or is being rolled out.
+
+    While it cannot be told what is in service, none: a request that names no model then waits by itself.
+    """
     if training.train_from == "base":
         return None
-    recorded = record.read(JetStreamDesiredStates(messages))
+    # The record is read last: what has left the tables meanwhile is there.
+    trained = model_to_be_rolled_out(tables, now)
+    try:
+        state = _in_service(messages, tables)
+    except StartUnknown:
+        return None
+    if state is None:
+        return None
+    waits = state.frozen is not None or state.phase in ("awaiting_approval", "testing")
+    if state.rollout is not None:
+        return OnItsWay(state.rollout.candidate, now - state.rollout.started_at, waits)
+    return replace(trained, waits_for_a_person=waits) if trained else None
+
+
+def _in_service(messages: JetStream, tables: Warehouse) -> DesiredState | None:
+    """The record of what is to be served; none where nothing ever was. Raises `StartUnknown`."""
+    recorded = _recorded(messages)
+    if recorded is None and not tables.query("SELECT 1 FROM deployment_audit LIMIT 1").is_empty():
+        raise StartUnknown("the record of what is in service was lost: `rollout_under_way` restores it from the audit")
     return recorded.state if recorded else None
+
+
+def _recorded(messages: JetStream) -> record.Recorded | None:
+    try:
+        return record.read(JetStreamDesiredStates(messages))
+    except StreamMissing:
+        return None
+    except PipelineError as unreadable:
+        raise StartUnknown(f"it cannot be told which model is in service: {unreadable}") from unreadable

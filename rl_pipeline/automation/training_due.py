@@ -48,15 +48,16 @@ def training_schedule(cron: str) -> dg.ScheduleDefinition:
 def _ask(
     stream: StreamResource, warehouse: WarehouseResource, training: TrainingResource, scheduled_for: datetime | None
 ) -> dg.SkipReason:
+    now = datetime.now(UTC)
     with stream.open_jetstream() as messages, warehouse.open() as tables:
         decided = ask_if_due(
             messages,
             tables,
             training.triggers(),
             trajectories=TRAJECTORIES.name,
-            on_its_way=model_on_its_way(training, messages),
+            on_its_way=model_on_its_way(training, messages, tables, now),
             scheduled_for=scheduled_for,
-            now=datetime.now(UTC),
+            now=now,
         )
     if isinstance(decided, Wait):
         return dg.SkipReason(decided.reason)

@@ -10,7 +10,7 @@ from rl_pipeline.assets.curated_datasets import curated_datasets
 from rl_pipeline.assets.policy_checkpoints import policy_checkpoints
 from rl_pipeline.automation.imports import import_trajectories
 from rl_pipeline.automation.runs import UNFINISHED, message_of_failure, reason_to_wait
-from rl_pipeline.automation.starting_point import model_to_start_from
+from rl_pipeline.automation.starting_point import rolled_back_models, starting_point
 from rl_pipeline.partitions import training_jobs
 from rl_pipeline.redaction.redactor import Redactor
 from rl_pipeline.resources.ingest import IngestResource
@@ -75,7 +75,8 @@ def training_requested(
             # One that a person has started by hand has no tag of a job.
             unfinished_imports={run.tags["rl/job"]: _state_of(run) for run in imports if "rl/job" in run.tags},
             silence=Silence.from_text(context.cursor),
-            defaults=Defaults(training.default_algorithm(), model_to_start_from(training, messages)),
+            defaults=Defaults(training.default_algorithm(), lambda: starting_point(training, messages, tables)),
+            rolled_back=lambda: rolled_back_models(messages),
             redactor=lambda: Redactor(ingest.policy()),
             trajectories=TRAJECTORIES.name,
             sensor=f"sensor-{uuid4().hex[:8]}",

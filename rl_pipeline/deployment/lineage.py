@@ -1,4 +1,5 @@
-"""From a served answer back to all that it came from: model, checkpoint, training, dataset, trajectories, rewards.
+"""From a served answer back to all that it came from: model, checkpoint, training, dataset, trajectories, rewards, and
+the trainings before, where a model was trained from another.
 
 An answer's id names the model and the generation under which it was given (`chatcmpl-<generation>-<model>-<random>`),
 so it needs no table of answers. A session, a trajectory or a model is looked up.
@@ -6,11 +7,12 @@ so it needs no table of answers. A session, a trajectory or a model is looked up
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from rl_pipeline.errors import PipelineError
+from rl_pipeline.ingestion.ancestry import read_ancestry
 from rl_pipeline.redaction.policy import RedactionKey
 from rl_pipeline.redaction.session_names import stored_names
 from rl_pipeline.stores.warehouse import Warehouse
@@ -54,6 +56,12 @@ _TRAINED = """
     WHERE (manifest_sha256 = {manifest:String} AND {manifest:String} != '')
         OR (job_id = {job:String} AND {manifest:String} = '' AND {job:String} != '')
     ORDER BY created_at DESC LIMIT 1
+"""
+_ANCESTORS = """
+    SELECT id, checkpoint_path, manifest_sha256, key_id, job_id, attempt, base_model, algorithm, made.dataset_id,
+        learnt.manifest_hash, learnt.trajectories
+    FROM (SELECT * FROM model_checkpoints FINAL WHERE id IN {ids:Array(String)}) AS made
+    LEFT JOIN (SELECT dataset_id, manifest_hash, trajectories FROM datasets FINAL) AS learnt USING (dataset_id)
 """
 _DATASET = """
     SELECT manifest_hash, manifest_url, trajectories, algorithm FROM datasets FINAL WHERE dataset_id = {dataset:String}
@@ -110,6 +118,16 @@ class Dataset:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierTraining:
+    """What made a checkpoint that the model goes back to, and what that had learnt from."""
+
+    training: Training
+    dataset_id: str
+    manifest_hash: str
+    trajectories: int
+
+
+@dataclass(frozen=True, slots=True)
 class Lineage:
     """What is known of an id. What is not known, because nothing of ours has made it, is None."""
 
@@ -124,6 +142,8 @@ class Lineage:
     checkpoint_path: str | None
     training: Training | None
     dataset: Dataset | None
+    before: tuple[EarlierTraining, ...] = ()
+    """The trainings whose checkpoints it was trained from, the latest first."""
 
     def as_dict(self) -> dict[str, Any]:
         """For machines."""
@@ -149,6 +169,11 @@ class Lineage:
             lines.append(f"reward revisions: {_listed(data.reward_revisions)}")
             lines.append(f"reward configurations: {_listed(data.reward_configurations)}")
             lines.append(f"redaction revisions: {_listed(data.redaction_revisions)}")
+        lines += [
+            f"before it: training job {one.training.job_id}, {one.training.algorithm} on {one.training.base_model}, "
+            f"dataset {one.dataset_id} of {one.trajectories} trajectories"
+            for one in self.before
+        ]
         return "\n".join(lines)
 
 
@@ -174,6 +199,7 @@ def explain(warehouse: Warehouse, name: str, *, session_keys: Sequence[Redaction
         checkpoint_path=model.get("checkpoint_path"),
         training=training[0] if training else None,
         dataset=_dataset(warehouse, training[1]) if training else None,
+        before=_before(warehouse, training[0].job_id) if training else (),
     )
 
 
@@ -198,19 +224,29 @@ def _released(warehouse: Warehouse, model_id: str) -> dict[str, Any]:
 
 def _training(warehouse: Warehouse, manifest_sha256: str, job_id: str) -> tuple[Training, str] | None:
     found = _row(warehouse, _TRAINED, {"manifest": manifest_sha256, "job": job_id})
-    if found is None:
-        return None
-    training = Training(
-        job_id=found["job_id"],
-        attempt=found["attempt"],
-        algorithm=found["algorithm"],
-        base_model=found["base_model"],
-        checkpoint_id=found["id"],
-        checkpoint_path=found["checkpoint_path"],
-        manifest_sha256=found["manifest_sha256"],
-        signed_by=found["key_id"],
+    return (_trained(found), found["dataset_id"]) if found else None
+
+
+def _trained(row: Mapping[str, Any]) -> Training:
+    return Training(
+        job_id=row["job_id"],
+        attempt=row["attempt"],
+        algorithm=row["algorithm"],
+        base_model=row["base_model"],
+        checkpoint_id=row["id"],
+        checkpoint_path=row["checkpoint_path"],
+        manifest_sha256=row["manifest_sha256"],
+        signed_by=row["key_id"],
     )
-    return training, found["dataset_id"]
+
+
+def _before(warehouse: Warehouse, job_id: str) -> tuple[EarlierTraining, ...]:
+    line = [one.id for one in read_ancestry(warehouse).line(job_id)[1:]]
+    rows = {row["id"]: row for row in warehouse.query(_ANCESTORS, {"ids": line}).iter_rows(named=True)} if line else {}
+    return tuple(
+        EarlierTraining(_trained(row), row["dataset_id"], row["manifest_hash"], row["trajectories"])
+        for row in (rows[one] for one in line)
+    )
 
 
 def _dataset(warehouse: Warehouse, dataset_id: str) -> Dataset | None:

@@ -6,6 +6,7 @@ but the row.
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from rl_pipeline.ingestion.ancestry import read_ancestry
 from rl_pipeline.stores.warehouse import Warehouse
 
 # The ids of a query travel in its address, which has a limit.
@@ -65,15 +66,12 @@ def held_by(warehouse: Warehouse, dataset_id: str) -> list[str]:
 
 
 def checkpoints_of(warehouse: Warehouse, dataset_ids: Sequence[str]) -> tuple[str, ...]:
-    """The checkpoints that learnt from any of the datasets."""
+    """The checkpoints that learnt from any of the datasets, and all that were trained from those."""
     found = warehouse.query(
-        """
-        SELECT DISTINCT checkpoint_id FROM checkpoint_datasets
-        WHERE dataset_id IN {datasets:Array(String)} ORDER BY checkpoint_id
-        """,
+        "SELECT DISTINCT checkpoint_id FROM checkpoint_datasets WHERE dataset_id IN {datasets:Array(String)}",
         {"datasets": list(dataset_ids)},
     )
-    return tuple(found["checkpoint_id"])
+    return tuple(sorted(read_ancestry(warehouse).with_descendants(set(found["checkpoint_id"]))))
 
 
 def datasets_holding(warehouse: Warehouse, trajectory_ids: Sequence[str]) -> Mapping[str, tuple[str, ...]]:

@@ -12,7 +12,7 @@ from rl_pipeline.stores.tracker import Tracker
 from rl_pipeline.training.checkpoints.signing import PublicKeys, SigningKey
 from rl_pipeline.training.plans.base_models import BaseModels
 from rl_pipeline.training.site import TrainingSite
-from rl_pipeline.training.triggers import TriggerPolicy
+from rl_pipeline.training.triggers import TriggerPolicy, patience_for
 
 
 class TrainingResource(dg.ConfigurableResource[None]):
@@ -30,6 +30,8 @@ class TrainingResource(dg.ConfigurableResource[None]):
     domain_shares: dict[str, float] | None = Field(None, description="Share of each domain in it; else the same.")
     literal_filter: bool = Field(False, description="It learns from nothing below the smallest reward.")
     seed: int = Field(0, description="Of every training: another one gives other luck.")
+    ramp_hours: float = Field(4, description="The least time that the rollout of a trained model takes.")
+    bake_hours: float = Field(24, description="How long the old model is kept warm after it.")
     work_directory: str = Field(description="Where training runs keep state to resume from.")
     import_directory: str = Field(description="Below which a request may name files of trajectories to learn from.")
     import_prefixes: list[str] = Field([], description="s3:// places below which a request may name files.")
@@ -58,6 +60,7 @@ class TrainingResource(dg.ConfigurableResource[None]):
             min_reward=self.min_reward,
             domain_shares=self.domain_shares,  # type: ignore[arg-type]  # the settings have checked them
             literal_filter=self.literal_filter,
+            patience=patience_for(self.ramp_hours, self.bake_hours),
         )
 
     def default_algorithm(self) -> Algorithm:

@@ -7,7 +7,7 @@ from rl_pipeline.collection.publishing import outgoing_message
 from rl_pipeline.stores.stream import Stream
 from rl_pipeline.stores.warehouse import Warehouse
 from rl_pipeline.training.evidence import read_evidence
-from rl_pipeline.training.triggers import Decision, TriggerPolicy, Wait, decide, request_for
+from rl_pipeline.training.triggers import Decision, OnItsWay, TriggerPolicy, Wait, decide, request_for
 
 REQUESTER = "rl-pipeline"
 
@@ -18,12 +18,12 @@ def ask_if_due(
     policy: TriggerPolicy,
     *,
     trajectories: str,
-    on_its_way: str | None = None,
+    on_its_way: OnItsWay | None = None,
     scheduled_for: datetime | None = None,
     now: datetime,
 ) -> Decision | Wait:
     """Publish a request if one is due, and what was decided. `scheduled_for` is the time of the schedule's tick, and
-    `on_its_way` the model that is being rolled out.
+    `on_its_way` a model that may soon be in service.
 
     Repeating it asks for nothing more: until the request has become a job, the same decision has the same job id.
     """

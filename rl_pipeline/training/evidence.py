@@ -12,7 +12,7 @@ from typing import Any
 from rl_pipeline.stores.warehouse import Warehouse
 from rl_pipeline.training.degradation import BAKE_TRAJECTORIES, DayOfModel, Sample, ServingModel
 from rl_pipeline.training.jobs.job import FINAL_STATES
-from rl_pipeline.training.triggers import Evidence
+from rl_pipeline.training.triggers import Evidence, OnItsWay
 
 _RECENT = timedelta(hours=24)
 
@@ -115,6 +115,27 @@ def serving_model(warehouse: Warehouse, stream: str, now: datetime) -> ServingMo
     asked_at, times = _asked(warehouse, version)
     since_asked = () if asked_at is None else _days_since(warehouse, known, asked_at, now)
     return ServingModel(version, first, recent, asked_at, times, since_asked)
+
+
+def model_to_be_rolled_out(warehouse: Warehouse, now: datetime) -> OnItsWay | None:
+    """The model that was trained last, if it is still to be validated, or validated and its rollout has not begun.
+
+    What a person has to approve first is none.
+    """
+    found = warehouse.query(
+        """
+        SELECT job_id, changed_at FROM training_jobs FINAL
+        WHERE state = 'completed' AND NOT shadow
+            AND job_id IN (SELECT job_id FROM model_checkpoints FINAL WHERE pruned_at IS NULL)
+            AND job_id NOT IN (SELECT job_id FROM validation_reports FINAL WHERE decision != 'deploy')
+            AND job_id NOT IN (
+                SELECT training_job_id FROM model_releases FINAL WHERE state != 'waiting' OR needs_approval
+            )
+        ORDER BY changed_at DESC LIMIT 1
+        """
+    )
+    jobs = found.iter_rows(named=True)
+    return next((OnItsWay(f"the model of {job['job_id']}", now - job["changed_at"]) for job in jobs), None)
 
 
 def unscored_trajectories(warehouse: Warehouse, stream: str, last: int) -> int:

@@ -7,14 +7,17 @@
 | it is time, and something is new since the last that completed | `scheduled` | normal |
 | otherwise | wait | |
 
-The first row that holds decides. Whatever is decided becomes a request on `agent.rl.training.request.v1`, like any
-other; its id is made of what caused it, so that saying it again asks for nothing more. A person who asks (`manual`,
-high) needs no evidence and no decision: see `spoken` and the command `train`. Among jobs the priority decides.
+The first row that holds decides. But for degradation, all of them wait while a model is on its way into service, from
+which the training would start if it were there already: not for one that waits for a person, nor for ever.
+
+Whatever is decided becomes a request on `agent.rl.training.request.v1`, like any other; its id is made of what caused
+it, so that saying it again asks for nothing more. A person who asks (`manual`, high) needs no evidence and no decision:
+see `spoken` and the command `train`. Among jobs the priority decides.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID, uuid5
 
 from rl_pipeline.contracts import Priority, TrainingRequest, TriggerReason
@@ -23,6 +26,13 @@ from rl_pipeline.training.degradation import ServingModel, needs_training
 from rl_pipeline.training.jobs.requests import PRIORITIES
 
 _CAUSES = UUID("6f1d3c52-8f0e-4d0a-9a53-6c2f6a0d7a10")
+# However fast the clock of rollouts is set, a model has to be validated first.
+_LEAST_PATIENCE = timedelta(hours=1)
+
+
+def patience_for(ramp_hours: float, bake_hours: float) -> timedelta:
+    """How long a model on its way is waited for: samples decide when a ramp ends, its hours are only the least."""
+    return max(_LEAST_PATIENCE, timedelta(hours=2 * ramp_hours + bake_hours))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +51,19 @@ class TriggerPolicy:
     """Balanced if left out."""
     literal_filter: bool = False
     """Whether the least reward holds for every trajectory, whatever the algorithm makes of them."""
+    patience: timedelta = timedelta(hours=32)
+    """So long a model on its way is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnItsWay:
+    """A model that was trained and is not in service yet: to be validated, to be rolled out, or being rolled out."""
+
+    name: str
+    age: timedelta
+    """Since its rollout has begun; before that, since its training has completed."""
+    waits_for_a_person: bool = False
+    """It comes no further by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +76,7 @@ class Evidence:
     """The training that was accepted last: it may be under way, or have failed if the pipeline itself asked for it."""
     under_way: str | None = None
     """A job that was asked for by the pipeline itself and has not ended."""
-    on_its_way: str | None = None
-    """A model that is being rolled out, from which a training would start if it were in service already."""
+    on_its_way: OnItsWay | None = None
     serving: ServingModel | None = None
     scheduled_for: datetime | None = None
     """The time of the schedule, if it is that which asks."""
@@ -135,9 +157,10 @@ def request_for(decision: Decision, policy: TriggerPolicy, *, requester: str, no
 def _of_its_own_accord(evidence: Evidence, policy: TriggerPolicy) -> Decision | Wait:
     if evidence.under_way is not None:
         return Wait(f"the job {evidence.under_way} is under way")
-    if evidence.on_its_way is not None:
+    coming = evidence.on_its_way
+    if coming is not None and not coming.waits_for_a_person and coming.age < policy.patience:
         return Wait(
-            f"{evidence.on_its_way} is being rolled out: what is trained next starts from it, or from its control"
+            f"{coming.name} is on its way into service: what is trained next starts from it, or from its control"
         )
     new = f"{evidence.new_since_last_training:,} new trajectories since the last training"
     if evidence.new_since_last_training >= policy.threshold:

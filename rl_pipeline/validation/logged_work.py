@@ -1,8 +1,8 @@
 """The off-policy estimate of a candidate from what the warehouse has: the newest rewarded work, as far as it is of use.
 
-Left out is what the checkpoint was trained on, whose likelihood it has raised whatever it was worth; what a check found
-suspicious; and what was said in tokens of another model, which mean other words. The cost is bounded by so many
-trajectories, the newest, and by so many tokens of them.
+Left out is what the checkpoint was trained on, or any that it goes back to: that has raised its likelihood, whatever it
+was worth. So is what a check found suspicious, and what was said in tokens of another model, which mean other words.
+The cost is bounded by so many trajectories, the newest, and by so many tokens of them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +11,7 @@ from itertools import accumulate, takewhile
 from pathlib import Path
 
 from rl_pipeline.contracts import CLAIMED_LIMITS, ContractError, Trajectory, validate_trajectory
+from rl_pipeline.ingestion.ancestry import read_ancestry
 from rl_pipeline.stores.warehouse import Warehouse
 from rl_pipeline.validation.checkpoint_likelihoods import CheckpointLikelihoods, tokens_to_read
 from rl_pipeline.validation.off_policy import (
@@ -28,9 +29,7 @@ _NEWEST = """
         SELECT trajectory_id, version, stream_time, sequence FROM trajectories FINAL
         WHERE trajectory_id NOT IN (
             SELECT trajectory_id FROM dataset_provenance
-            WHERE split = 'train' AND dataset_id IN (
-                SELECT dataset_id FROM model_checkpoints FINAL WHERE job_id = {job:String}
-            )
+            WHERE split = 'train' AND dataset_id IN {learnt:Array(String)}
         ) AND (trajectory_id, version) NOT IN (SELECT trajectory_id, version FROM suspicious_trajectories)
     ) AS stored
     INNER JOIN (SELECT trajectory_id, raw_total FROM trajectory_rewards) AS rewarded USING (trajectory_id)
@@ -53,8 +52,9 @@ class LoggedWork:
 
 
 def read_logged_work(warehouse: Warehouse, job_id: str, *, most: int = MOST_TRAJECTORIES) -> LoggedWork:
-    """The newest rewarded trajectories that the checkpoint of `job_id` was not trained on."""
-    found = warehouse.query(_NEWEST, {"job": job_id, "most": most})
+    """The newest rewarded trajectories that neither the checkpoint of `job_id` nor its ancestors were trained on."""
+    learnt = [one.dataset_id for one in read_ancestry(warehouse).line(job_id)]
+    found = warehouse.query(_NEWEST, {"learnt": learnt, "most": most})
     rewards = {str(one): float(reward) for one, reward in found.select("trajectory_id", "raw_total").iter_rows()}
     documents = warehouse.query(_DOCUMENTS, {"ids": list(rewards)})["document"] if rewards else ()
     return LoggedWork([one for document in documents for one in _parsed(document)], rewards)

@@ -49,7 +49,7 @@ def place(scored: ClickHouseWarehouse, stream: JetStream, nats_server: NatsServe
 
 @pytest.fixture
 def candidate(place: TrainingPlace, small_model: Path) -> None:
-    """A signed checkpoint that has the weights of the model in service."""
+    """A signed checkpoint that has the weights of the model in service; the one that it was trained from is gone."""
     place.tables.execute("TRUNCATE TABLE validation_reports")
     final = place.directory / "final"
     with saving(final, {"job_id": "job", "step": 1, "created": datetime.now(UTC)}) as staging:
@@ -57,7 +57,8 @@ def candidate(place: TrainingPlace, small_model: Path) -> None:
             shutil.copy(file, staging)
     released = release(final, place.models, "job/final", place.signing_key)
     stored = {"checkpoint_path": released.url, "manifest_sha256": released.manifest_sha256}
-    store_checkpoint(place.tables, "job", base_model=str(small_model), **stored)
+    earlier = store_checkpoint(place.tables, "earlier", base_model=str(small_model))
+    store_checkpoint(place.tables, "job", base_model=earlier, **stored)
 
 
 def validated(

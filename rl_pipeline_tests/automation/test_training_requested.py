@@ -16,6 +16,7 @@ from dagster._core.remote_origin import (  # what a run in the queue has to know
 
 from rl_pipeline.automation.training_requested import training_requested
 from rl_pipeline.definitions import build_definitions
+from rl_pipeline.deployment.audit import AuditRow, WarehouseAudit
 from rl_pipeline.deployment.state import ServedModel
 from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.embedded.ports import free_port
@@ -28,9 +29,10 @@ from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.stores.jetstream_desired_state import JetStreamDesiredStates
 from rl_pipeline.stores.jetstream_lease import JetStreamLeases
 from rl_pipeline.stores.stream import StreamUnavailable
+from rl_pipeline.stores.topology import DEPLOYMENT
 from rl_pipeline.training.jobs.advancing import MOST_IMPORTS, SENSOR_LEASE, TRAINING_LEASE, import_lease
 from rl_pipeline.training.jobs.requests import REQUESTS_CONSUMER
-from rl_pipeline.training.jobs.rows import begin_attempt, end_attempt, keep_plan
+from rl_pipeline.training.jobs.rows import begin_attempt, end_attempt, find_job, keep_plan
 from rl_pipeline.training.jobs.silence import START_PATIENCE, Silence
 from rl_pipeline_tests.serving.states import ramping, steady
 from rl_pipeline_tests.training.job_tables import emptied, migrated_database, wait_for_pending
@@ -115,25 +117,81 @@ def test_a_request_becomes_a_run_of_its_partition_from_the_dataset_on(
     assert [status.status for status in place.statuses("job")] == ["queued"]
 
 
+FIRST = ServedModel(model_id="strict", base_model="strict", checkpoint_path="strict")
+
+
+def trained(job_id: str) -> ServedModel:
+    path = f"s3://models/{job_id}/final"
+    return ServedModel(model_id=f"of-{job_id}", base_model="strict", checkpoint_path=path, training_job_id=job_id)
+
+
+def base_of(place: TrainingPlace, resources: dict[str, Any], instance: dg.DagsterInstance, job_id: str) -> str | None:
+    """From what a training starts that is asked for now without the name of a model."""
+    place.ask(job_id, base_model=None)
+    tick(resources, instance)
+    return place.job(job_id).request.training_config.base_model
+
+
 @pytest.mark.parametrize(("train_from", "start"), [("serving", "s3://models/job-1/final"), ("base", "strict")])
 def test_a_training_goes_on_from_the_model_in_service_unless_each_is_to_start_anew(
     place: TrainingPlace, resources: dict[str, Any], instance: dg.DagsterInstance, train_from: str, start: str
 ) -> None:
     resources["training"] = TrainingResource(**{**dict(resources["training"]), "train_from": train_from})
-    first = ServedModel(model_id="strict", base_model="strict", checkpoint_path="strict")
-    path = "s3://models/job-1/final"
-    trained = ServedModel(model_id="trained", base_model="strict", checkpoint_path=path, training_job_id="job-1")
     states = JetStreamDesiredStates(place.messages)
-    revision = states.swap(steady(1, first).encoded(), 0)
-    place.ask("from-the-first", base_model=None)
-    tick(resources, instance)
+    revision = states.swap(steady(1, FIRST).encoded(), 0)
+    assert base_of(place, resources, instance, "from-the-first") == "strict"
     assert revision is not None
-    # While it bakes it has all of the traffic, though the other is still the one to fall back to.
-    states.swap(ramping(2, first, trained, 1.0).encoded(), revision)
-    place.ask("from-the-trained", base_model=None)
+    states.swap(steady(2, trained("job-1")).encoded(), revision)
+    assert base_of(place, resources, instance, "from-the-trained") == start
+
+
+@pytest.mark.parametrize(("phase", "share"), [("ramping", 0.9), ("testing", 0.9), ("baking", 1.0)])
+def test_no_training_starts_from_a_candidate_however_much_of_the_traffic_it_has(
+    place: TrainingPlace, resources: dict[str, Any], instance: dg.DagsterInstance, phase: str, share: float
+) -> None:
+    state = ramping(1, trained("job-1"), trained("job-2"), share).model_copy(update={"phase": phase})
+    JetStreamDesiredStates(place.messages).swap(state.encoded(), 0)
+    assert base_of(place, resources, instance, "job") == "s3://models/job-1/final"
+
+
+def test_a_training_that_was_to_go_on_from_a_model_which_was_rolled_back_is_not_started(
+    place: TrainingPlace, resources: dict[str, Any], instance: dg.DagsterInstance
+) -> None:
+    states = JetStreamDesiredStates(place.messages)
+    revision = states.swap(steady(1, trained("job-1")).encoded(), 0)
+    assert revision is not None
+    place.ask("busy")
     tick(resources, instance)
-    bases = [place.job(job).request.training_config.base_model for job in ("from-the-first", "from-the-trained")]
-    assert bases == ["strict", start]
+    base_of(place, resources, instance, "job")
+    states.swap(steady(2, FIRST, retired=("of-job-1",)).encoded(), revision)
+    tick(resources, instance)
+    assert place.job("job").state == "cancelled"
+    assert "of-job-1, from which it was to go on, was rolled back" in place.job("job").explanation
+    assert place.job("busy").state == "running"
+
+
+def test_without_a_record_of_what_is_in_service_only_what_depends_on_it_waits(
+    place: TrainingPlace, resources: dict[str, Any], instance: dg.DagsterInstance
+) -> None:
+    place.messages.request(f"STREAM.DELETE.{DEPLOYMENT.name}")
+    assert base_of(place, resources, instance, "before-anything-was-deployed") == "strict"
+    place.cancel("before-anything-was-deployed")
+    WarehouseAudit(place.tables).add([AuditRow.of(steady(1, trained("job-1")).encoded())])
+    place.ask("waits", base_model=None)
+    place.ask("named")
+    tick(resources, instance)
+    assert [find_job(place.tables, job) is not None for job in ("waits", "named")] == [False, True]
+    assert place.job("before-anything-was-deployed").state in ("cancelling", "cancelled")
+
+
+def test_a_record_that_cannot_be_read_holds_up_nothing_else(
+    place: TrainingPlace, resources: dict[str, Any], instance: dg.DagsterInstance
+) -> None:
+    JetStreamDesiredStates(place.messages).swap(b"{}", 0)
+    place.ask("waits", base_model=None)
+    place.ask("named")
+    assert keys(tick(resources, instance)) == ["named#1"]
+    assert find_job(place.tables, "waits") is None
 
 
 def test_a_repeated_request_starts_nothing_twice(

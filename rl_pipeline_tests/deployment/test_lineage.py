@@ -176,6 +176,28 @@ def test_a_release_that_never_served_is_known_by_its_model(warehouse: ClickHouse
     assert (found.generation, found.training and found.training.job_id) == (None, "job-1")
 
 
+def test_a_model_that_was_trained_from_others_leads_to_what_these_have_learnt_from(
+    warehouse: ClickHouseWarehouse,
+) -> None:
+    for number, base in ((10, "s3://models/job-1"), (11, "s3://models/job-10/final")):
+        job = f"job-{number}"
+        made = {"id": f"{job}/final", "job_id": job, "dataset_id": f"{job}.r1", "created_at": LATELY, "version": 1}
+        where = {"checkpoint_path": f"s3://models/{job}/final", "base_model": base, "algorithm": "rloo"}
+        signed = {"manifest_sha256": "0" * 64 if number == 11 else "1" * 64}
+        warehouse.insert("model_checkpoints", pl.DataFrame([{**made, **where, **signed}]))
+    release = a_release(11)
+    assert release.model.manifest_sha256 == "0" * 64
+    Releases(warehouse)._write([release])
+    found = explain(warehouse, "agent-zero-rl-v11", session_keys=[KEY])
+    assert found.training is not None
+    assert [found.training.job_id, *(one.training.job_id for one in found.before)] == ["job-11", "job-10", "job-1"]
+    assert (found.before[1].dataset_id, found.before[1].manifest_hash) == ("job-1.r1", "dataset-hash")
+    assert found.text().splitlines()[-2:] == [
+        "before it: training job job-10, rloo on s3://models/job-1, dataset job-10.r1 of 0 trajectories",
+        "before it: training job job-1, dpo on small, dataset job-1.r1 of 2 trajectories",
+    ]
+
+
 def test_what_nobody_knows_is_said_to_be_unknown(warehouse: ClickHouseWarehouse) -> None:
     with pytest.raises(Unknown, match="nothing is known of 'nothing'"):
         explain(warehouse, "nothing", session_keys=[KEY])

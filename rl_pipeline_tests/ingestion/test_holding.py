@@ -2,7 +2,9 @@
 
 from datetime import timedelta
 
-from rl_pipeline.ingestion.holding import datasets_holding, hold_for_dataset, release_from_dataset
+import polars as pl
+
+from rl_pipeline.ingestion.holding import checkpoints_of, datasets_holding, hold_for_dataset, release_from_dataset
 from rl_pipeline.stores.warehouse import Warehouse
 from rl_pipeline_tests.ingestion.stored_rows import NOW, expire, rows, stored
 
@@ -51,3 +53,11 @@ def test_the_datasets_of_each_trajectory_are_told(warehouse: Warehouse) -> None:
     found = datasets_holding(warehouse, [f"trajectory-{number}" for number in range(1300)])
     assert len(found) == 1200
     assert (found["trajectory-7"], found["trajectory-1199"]) == (("dataset-1", "dataset-2"), ("dataset-2",))
+
+
+def test_a_checkpoint_has_learnt_from_what_its_ancestors_learnt_from(warehouse: Warehouse) -> None:
+    paths = [f"s3://models/{name}" for name in "abc"]
+    family = {"id": list("abc"), "checkpoint_path": paths, "base_model": ["small", *paths[:2]], "created_at": [NOW] * 3}
+    warehouse.insert("model_checkpoints", pl.DataFrame(family))
+    warehouse.insert("checkpoint_datasets", pl.DataFrame({"checkpoint_id": list("abc"), "dataset_id": list("123")}))
+    assert [checkpoints_of(warehouse, [dataset]) for dataset in "123"] == [("a", "b", "c"), ("b", "c"), ("c",)]

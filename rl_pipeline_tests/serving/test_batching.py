@@ -100,7 +100,7 @@ def test_more_than_fit_at_once_are_answered_one_after_the_other(
 def test_a_model_whose_attention_knows_no_gaps_is_batched_without_joining(
     model: PreTrainedModel, batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batching._Rows, "survives_turns", False)
+    monkeypatch.setattr(batching.ConversationRows, "survives_turns", False)
     asked = [Asked(prompt, 6) for prompt in prompts(8)]
     for each in asked:
         batch.add(each.generation)
@@ -185,7 +185,7 @@ def test_what_the_model_cannot_read_fails_alone(model: PreTrainedModel, batch: B
 def test_where_newcomers_wait_too_it_fails_alone(
     model: PreTrainedModel, batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batching._Rows, "survives_turns", False)
+    monkeypatch.setattr(batching.ConversationRows, "survives_turns", False)
     beyond = Asked([10**6])
     in_company(batch, model, beyond)
     assert isinstance(beyond.error, IndexError)

@@ -17,7 +17,7 @@ from rl_pipeline.stores.topology import TRAJECTORIES
 from rl_pipeline.training.jobs.advancing import ImportRuns, Tick, advance
 from rl_pipeline.training.jobs.job import Attempt
 from rl_pipeline.training.jobs.reconciling import RunState
-from rl_pipeline.training.jobs.requests import Defaults
+from rl_pipeline.training.jobs.requests import Defaults, StartingPoint
 from rl_pipeline.training.jobs.rows import attempts_of, begin_attempt, find_job, keep_plan
 from rl_pipeline.training.jobs.silence import Silence
 from rl_pipeline_tests.fixtures.ingest import REDACTION_KEY
@@ -40,6 +40,7 @@ class Sensor:
     imports: ImportRuns = field(default_factory=ImportRuns)
     unfinished_imports: dict[str, RunState] = field(default_factory=dict)
     silence: Silence = field(default_factory=Silence)
+    rolled_back: set[str] = field(default_factory=set)
     waiting: Counter[str] = field(default_factory=Counter)
     """Messages that were published since the last look, by the consumer that hands them out."""
 
@@ -58,11 +59,12 @@ class Sensor:
             import_runs=lambda _: self.imports,
             unfinished_imports=self.unfinished_imports,
             silence=self.silence,
-            defaults=Defaults("dpo", "small"),
+            defaults=Defaults("dpo", lambda: StartingPoint("in-service", "v7")),
             redactor=lambda: Redactor(RedactionPolicy(RedactionKey("v1", REDACTION_KEY.encode()))),
             trajectories=TRAJECTORIES.name,
             sensor=sensor,
             now=self.now,
+            rolled_back=lambda: self.rolled_back,
         )
         self.silence = tick.silence
         return tick

@@ -52,7 +52,7 @@ from rl_pipeline.training.checkpoints.storage import saving
 from rl_pipeline.training.jobs.advancing import TRAINING_LEASE, ImportRuns, Tick, advance
 from rl_pipeline.training.jobs.cancelling import CANCELLATIONS_CONSUMER
 from rl_pipeline.training.jobs.job import Attempt, Job
-from rl_pipeline.training.jobs.requests import REQUESTS_CONSUMER, Defaults
+from rl_pipeline.training.jobs.requests import REQUESTS_CONSUMER, Defaults, StartingPoint
 from rl_pipeline.training.jobs.rows import attempts_of, begin_attempt, job_of
 from rl_pipeline.training.jobs.silence import Silence
 from rl_pipeline.training.jobs.statuses import STATUS_SUBJECT
@@ -237,7 +237,7 @@ class TrainingPlace:
             import_runs=lambda _: ImportRuns(),
             unfinished_imports={},
             silence=Silence(),
-            defaults=Defaults("sft", "strict"),
+            defaults=Defaults("sft", lambda: StartingPoint("strict")),
             redactor=lambda: Redactor(RedactionPolicy(RedactionKey("v1", REDACTION_KEY.encode()))),
             trajectories=TRAJECTORIES.name,
             sensor="sensor",

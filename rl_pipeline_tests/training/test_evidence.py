@@ -14,7 +14,7 @@ from rl_pipeline.training.asking import ask_if_due
 from rl_pipeline.training.degradation import Sample
 from rl_pipeline.training.evidence import read_evidence, serving_model, unscored_trajectories
 from rl_pipeline.training.jobs.job import Job, State
-from rl_pipeline.training.jobs.requests import Defaults, accept_requests
+from rl_pipeline.training.jobs.requests import Defaults, StartingPoint, accept_requests
 from rl_pipeline.training.jobs.rows import write_job
 from rl_pipeline.training.triggers import Decision, TriggerPolicy, Wait, decide
 from rl_pipeline_tests.training.job_tables import (
@@ -255,7 +255,7 @@ def requests_in(stream: JetStream) -> list[dict[str, object]]:
 
 
 def accept(stream: JetStream, warehouse: ClickHouseWarehouse, now: datetime) -> None:
-    defaults = Defaults("dpo", "small")
+    defaults = Defaults("dpo", lambda: StartingPoint("small"))
     wait_for_pending(stream, "training_requests", 1)
     taken = accept_requests(
         stream, warehouse, defaults=defaults, trajectories=STREAM, redactor=lambda: pytest.fail("refused"), now=now

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -19,7 +19,16 @@ from rl_pipeline.training.degradation import (
     is_degraded,
     is_over,
 )
-from rl_pipeline.training.triggers import Decision, Evidence, TriggerPolicy, Wait, decide, request_for
+from rl_pipeline.training.triggers import (
+    Decision,
+    Evidence,
+    OnItsWay,
+    TriggerPolicy,
+    Wait,
+    decide,
+    patience_for,
+    request_for,
+)
 from rl_pipeline_tests.training.job_values import NOW
 
 POLICY = TriggerPolicy()
@@ -83,15 +92,33 @@ def test_while_a_job_of_its_own_is_under_way_the_pipeline_asks_for_no_other(aski
     assert decide(evidence, POLICY) == Wait("the job job-6 is under way")
 
 
+COMING = OnItsWay("v7", POLICY.patience - timedelta(minutes=1))
+
+
 @pytest.mark.parametrize("asking", [{"new_since_last_training": 9000}, {"scheduled_for": TWO_O_CLOCK}])
 def test_what_is_to_start_from_the_model_in_service_waits_until_that_is_known(asking: dict[str, Any]) -> None:
-    decided = decide(replace(NOTHING, new_since_last_completed=9000, on_its_way="v7", **asking), POLICY)
+    decided = decide(replace(NOTHING, new_since_last_completed=9000, on_its_way=COMING, **asking), POLICY)
     assert isinstance(decided, Wait)
-    assert "v7 is being rolled out" in decided.reason
+    assert "v7 is on its way into service" in decided.reason
 
 
-@pytest.mark.parametrize("waits_for", [{"under_way": "job-6"}, {"on_its_way": "v7"}])
-def test_degradation_waits_for_nothing(waits_for: dict[str, str]) -> None:
+@pytest.mark.parametrize("change", [{"waits_for_a_person": True}, {"age": POLICY.patience}], ids=["held", "too long"])
+def test_nobody_waits_for_a_model_that_a_person_has_to_let_go_on_nor_for_ever(change: dict[str, Any]) -> None:
+    evidence = replace(NOTHING, new_since_last_training=9000, on_its_way=replace(COMING, **change))
+    assert isinstance(decide(evidence, POLICY), Decision)
+
+
+@pytest.mark.parametrize(
+    ("ramp", "bake", "hours"), [(4, 24, 32), (20 / 3600, 2 / 3600, 1)], ids=["as specified", "the demo's"]
+)
+def test_a_rollout_has_its_ramp_twice_and_its_bake_and_validation_an_hour(
+    ramp: float, bake: float, hours: float
+) -> None:
+    assert patience_for(ramp, bake) == timedelta(hours=hours)
+
+
+@pytest.mark.parametrize("waits_for", [{"under_way": "job-6"}, {"on_its_way": COMING}])
+def test_degradation_waits_for_nothing(waits_for: dict[str, Any]) -> None:
     assert isinstance(decide(replace(NOTHING, serving=WORSE, **waits_for), POLICY), Decision)
 
 

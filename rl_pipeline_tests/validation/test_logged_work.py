@@ -89,6 +89,20 @@ def test_what_the_checkpoint_was_trained_on_says_nothing_about_it(
     assert set(read_logged_work(tables, "trained").rewards) == set(work.rewards) - set(learnt)
 
 
+def test_nor_does_what_its_ancestors_were_trained_on(tables: ClickHouseWarehouse, work: LoggedWork) -> None:
+    learnt = [[str(one.trajectory_id) for one in work.trajectories[n : n + 3]] for n in (10, 13)]
+    for generation, ids in enumerate(learnt):
+        used = pl.DataFrame({"trajectory_id": ids}).with_columns(
+            dataset_id=pl.lit(f"d{generation}"), split=pl.lit("train"), role=pl.lit("prompt")
+        )
+        tables.insert("dataset_provenance", used)
+        made = {"id": f"g{generation}", "job_id": f"job-{generation}", "dataset_id": f"d{generation}"}
+        place = {"checkpoint_path": f"s3://models/{generation}", "base_model": f"s3://models/{generation - 1}"}
+        tables.insert("model_checkpoints", pl.DataFrame([{**made, **place, "created_at": datetime.now(UTC)}]))
+    assert set(read_logged_work(tables, "job-1").rewards) == set(work.rewards) - {*learnt[0], *learnt[1]}
+    assert set(read_logged_work(tables, "job-0").rewards) == set(work.rewards) - set(learnt[0])
+
+
 def test_tokens_of_another_model_mean_other_words(work: LoggedWork, tmp_path: Path) -> None:
     other = build_small_model(tmp_path / "other", seed=9, demonstrations=16)
     found = estimate_from_logs(work, other, seed=1)

@@ -5,7 +5,7 @@ cancelled any more. Cancellations are fetched before requests and carried out af
 the sensor does not live to do, its next look does; see `reconciling` and `requests`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -19,7 +19,7 @@ from rl_pipeline.training.jobs.cancelling import Cancellation, fetch_cancellatio
 from rl_pipeline.training.jobs.job import Attempt, Job
 from rl_pipeline.training.jobs.reconciling import UNFINISHED, RunState, Step, cancel, reconcile
 from rl_pipeline.training.jobs.refusals import OpenRedactor
-from rl_pipeline.training.jobs.requests import Defaults, TakenIn, accept_requests
+from rl_pipeline.training.jobs.requests import BEFORE_TRAINING, Defaults, TakenIn, accept_requests, successor_of
 from rl_pipeline.training.jobs.rows import attempts_of, carry_out, find_job, unfinished_jobs
 from rl_pipeline.training.jobs.scheduling import Preempt, Start, Wait, next_move
 from rl_pipeline.training.jobs.silence import PATIENCE, START_PATIENCE, Silence
@@ -98,6 +98,8 @@ class Surroundings:
     """As the look before this one left it."""
     ingested_up_to: Callable[[], int]
     unscored_up_to: Callable[[int], int]
+    rolled_back: Callable[[], Collection[str]] = tuple
+    """The models that were rolled back."""
 
 
 @dataclass(slots=True)
@@ -139,10 +141,11 @@ def advance(
     trajectories: str,
     sensor: str,
     now: datetime,
+    rolled_back: Callable[[], Collection[str]] = tuple,
 ) -> Tick:
     """Take one look. `sensor` names who looks, once; two that look at the same time are kept apart by a lease.
 
-    `silence` is that of the last look's tick.
+    `silence` is that of the last look's tick. `rolled_back` gives the models that never serve again.
 
     Raises what the stores raise; the next look goes on from there.
     """
@@ -165,7 +168,9 @@ def advance(
             silence=silence,
             ingested_up_to=lambda: ledger_watermark(warehouse, trajectories),
             unscored_up_to=lambda last: unscored_trajectories(warehouse, trajectories, last),
+            rolled_back=rolled_back,
         )
+        board.told += taken.left
         settle(board, around, now)
         for cancellation in cancellations:
             job_id = cancellation.asked.training_job_id
@@ -239,7 +244,15 @@ def move_on(board: Board, around: Surroundings, now: datetime) -> Tick:
 
 
 def _prepared(job: Job, around: Surroundings, now: datetime) -> tuple[Step, ...]:
-    """The next step of a job on its way to being ready."""
+    """The next step of a job on its way to being ready.
+
+    One that was to go on from a model which was rolled back meanwhile ends. It is not given another start: what an
+    attempt before has saved goes back to that model as well, and the next training learns from the same experience.
+    """
+    model = successor_of(job.request) if job.state in BEFORE_TRAINING else None
+    if model is not None and model in around.rolled_back():
+        explanation = f"{model}, from which it was to go on, was rolled back: ask for another training"
+        return cancelled(job.job_id, explanation, now), job.moved("cancelled", explanation, now)
     match job.state:
         case "accepted":
             return (_begun(job, now),)

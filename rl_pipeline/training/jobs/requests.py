@@ -7,9 +7,10 @@ A request is settled after its effect is stored, so whatever dies in between, it
 - A request whose job exists with another content changes nothing: the first one counts. A dead letter says so.
 - What is no valid request, or asks for a dataset that cannot be, becomes a dead letter, and a `failed` status if it
   names a job that does not exist. The status of a job that exists is never touched by a message that was refused.
+- A request that names no model is left for later while nobody can tell which one is in service.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
@@ -25,6 +26,7 @@ from rl_pipeline.contracts import (
     serialize,
 )
 from rl_pipeline.curation.policy import CurationPolicy, InvalidFilter, criteria_of
+from rl_pipeline.errors import PipelineError
 from rl_pipeline.stores.stream import Delivery, StoredMessage, Stream
 from rl_pipeline.stores.warehouse import Warehouse
 from rl_pipeline.training.jobs.job import Job
@@ -42,7 +44,25 @@ PRIORITIES: Mapping[TriggerReason, Priority] = MappingProxyType(
 
 _BATCH = 100
 _MOST_BATCHES = 10
-_BEFORE_TRAINING = ("accepted", "importing", "waiting", "ready")
+_SECONDS_UNTIL_THE_NEXT_LOOK = 5.0
+BEFORE_TRAINING = ("accepted", "importing", "waiting", "ready")
+"""The states of a job whose next attempt has not been started."""
+# In the stored request, where nobody has asked for a model by its name.
+_SUCCESSOR_OF = "successor_of"
+
+
+class StartUnknown(PipelineError):
+    """Which model is in service cannot be told now."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartingPoint:
+    """From where a training starts."""
+
+    base_model: str
+    """Its address, or its name."""
+    model_id: str | None = None
+    """Of the model in service whose checkpoint this is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +70,8 @@ class Defaults:
     """What a request that leaves it open is trained with."""
 
     algorithm: Algorithm
-    base_model: str
+    base_model: Callable[[], StartingPoint]
+    """Asked for a request that names no model, and for no other. Raises `StartUnknown`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +81,8 @@ class TakenIn:
     accepted: tuple[str, ...] = ()
     repeated: tuple[str, ...] = ()
     refused: tuple[int, ...] = ()
+    left: tuple[str, ...] = ()
+    """Why those that will come again were left, for people."""
 
 
 def accept_requests(
@@ -82,17 +105,29 @@ def accept_requests(
             intake.take(delivery)
         if len(deliveries) < _BATCH:
             break
-    return TakenIn(tuple(intake.accepted), tuple(intake.repeated), tuple(intake.refused))
+    return TakenIn(tuple(intake.accepted), tuple(intake.repeated), tuple(intake.refused), tuple(intake.left))
 
 
 def filled_in(request: TrainingRequest, defaults: Defaults) -> TrainingRequest:
     """The request with what it left open: a later change of the settings does not change the job.
 
-    The source that it names with `preset` has an algorithm of its own. Raises `UnknownSource`.
+    The source that it names with `preset` has an algorithm of its own. Raises `UnknownSource` and `StartUnknown`.
     """
-    source = _source_of(request)
+    source, named = _source_of(request), request.training_config.base_model
     algorithm = source_preset(source).algorithm if source else defaults.algorithm
-    return _completed(request, algorithm, defaults.base_model)
+    start = StartingPoint(named) if named else defaults.base_model()
+    whole = _completed(request, algorithm, start.base_model)
+    if start.model_id is None:
+        return whole
+    return whole.model_copy(
+        update={"metadata": whole.metadata.model_copy(update={_SUCCESSOR_OF: start.model_id})},
+    )
+
+
+def successor_of(request: TrainingRequest) -> str | None:
+    """The model that a job goes on from because it was in service when its request, which named none, was accepted."""
+    model_id = (request.metadata.model_extra or {}).get(_SUCCESSOR_OF)
+    return str(model_id) if model_id else None
 
 
 def _completed(request: TrainingRequest, algorithm: Algorithm, base_model: str) -> TrainingRequest:
@@ -124,6 +159,7 @@ class _Intake:
     accepted: list[str] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
     refused: list[int] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
 
     def take(self, delivery: Delivery) -> None:
         """Store what becomes of a request, then settle it."""
@@ -133,6 +169,9 @@ class _Intake:
         except ContractError as error:
             self._refuse(delivery.message, error)
             delivery.term()
+        except StartUnknown as unknown:
+            self.left.append(f"a request has to wait: {unknown}")
+            delivery.nak(_SECONDS_UNTIL_THE_NEXT_LOOK)
         else:
             delivery.ack()
 
@@ -150,7 +189,7 @@ class _Intake:
         if not is_repetition(request, job.request):
             advice = "another request was accepted under this id, and that one counts: ask under an id of its own"
             raise ContractError("job_id_taken", "training_job_id", "string", advice)
-        if job.state in _BEFORE_TRAINING:
+        if job.state in BEFORE_TRAINING:
             announce(self.messages, queued(job.job_id, 1, self.now))
         self.repeated.append(job.job_id)
 
@@ -206,5 +245,5 @@ def _check(request: TrainingRequest, algorithm: Algorithm) -> None:
 
 
 def _content(request: TrainingRequest) -> TrainingRequest:
-    metadata = request.metadata.model_copy(update={"notes": None})
+    metadata = request.metadata.model_copy(update={"notes": None, _SUCCESSOR_OF: None})
     return request.model_copy(update={"timestamp": None, "metadata": metadata})

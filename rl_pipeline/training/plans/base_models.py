@@ -25,7 +25,7 @@ from rl_pipeline.training.checkpoints.signing import PublicKeys, SignatureReject
 from rl_pipeline.training.checkpoints.storage import verify
 from rl_pipeline.training.plans.model_size import size_of_model
 from rl_pipeline.training.plans.presets import hub_name_of
-from rl_pipeline.training.small_model.building import build_small_model
+from rl_pipeline.training.small_model.building import build_small_model, is_small_model
 
 EMBEDDED = "embedded-small"
 _CONFIG = "config.json"
@@ -37,7 +37,7 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _LONGEST_NAME = 150
 _BUILD = """
 import pathlib, sys
-from rl_pipeline.training.small_model.building import build_small_model
+from rl_pipeline.training.small_model.building import build_small_model, is_small_model
 build_small_model(pathlib.Path(sys.argv[1]))
 """
 
@@ -71,7 +71,7 @@ class BaseModels:
         ours = released is not None and bool(_OURS.fullmatch(prefix_of(released, name.rstrip("/")) or ""))
         if ours or name.startswith("s3://"):
             return self._from_objects(name, ours)
-        directory = Path(name.removeprefix("file://")) if "/" in name else self.directory / name
+        directory = self._place(name)
         if name == EMBEDDED:
             _build_embedded(directory)
         kept = self.directory / _as_name(name)
@@ -88,6 +88,17 @@ class BaseModels:
             if unfinished:
                 _fetch_from_hub(hub_name, unfinished, kept, self.hub)
         return kept
+
+    def is_small(self, name: str) -> bool:
+        """Whether a base model is the one that is made here, which knows the crafting world alone.
+
+        Nothing is fetched for it: what is not on this machine is that only by its name.
+        """
+        directory = self._place(name)
+        return is_small_model(directory) if directory.exists() else name == EMBEDDED
+
+    def _place(self, name: str) -> Path:
+        return Path(name.removeprefix("file://")) if "/" in name else self.directory / name
 
     def _from_objects(self, url: str, ours: bool) -> Path:
         above, _, prefix = url.rstrip("/").rpartition("/")

@@ -141,6 +141,33 @@ def test_a_job_is_cancelled_while_it_waits_for_its_next_attempt(sensor: Sensor) 
     assert (sensor.state("job-1"), outcomes) == ("cancelled", ["failed", "cancelled"])
 
 
+UNNAMED = {"algorithm": "dpo", "dataset": {"source": "clickhouse"}}
+
+
+def test_what_was_to_go_on_from_a_model_that_was_rolled_back_ends_before_its_next_attempt(sensor: Sensor) -> None:
+    sensor.ask("tried", training_config=UNNAMED, priority="high")
+    sensor.look()
+    failed = sensor.begin("tried")
+    sensor.ask("waits", training_config={**UNNAMED, "dataset": {"source": "nats_stream"}})
+    sensor.ask("named", training_config={**UNNAMED, "base_model": "in-service"})
+    sensor.messages.publish("agent.rl.trajectory.v1", b"{}", "not-ingested")
+    sensor.look()
+    sensor.rolled_back.add("v6")
+    assert sensor.look().waits, "another was rolled back"
+    sensor.rolled_back.add("v7")
+    sensor.look()
+    assert (sensor.state("tried"), sensor.state("waits")) == ("running", "cancelled"), "what runs is validated"
+    end_attempt(sensor.warehouse, failed, "failed", sensor.now, failure_code="INFRA", message="no disk")
+    sensor.runs["tried#1"] = "failed"
+    sensor.look()
+    assert keys(sensor.look().starts) == ["named#1"], "somebody has asked for it by its name"
+    job = find_job(sensor.warehouse, "tried")
+    assert job is not None
+    assert (job.state, sensor.said("tried")) == ("cancelled", ["queued", "queued", "cancelled"])
+    assert job.explanation == "v7, from which it was to go on, was rolled back: ask for another training"
+    assert not any(attempt.is_open for attempt in attempts_of(sensor.warehouse, ["tried"])["tried"])
+
+
 def test_what_has_completed_is_not_cancelled_any_more(sensor: Sensor) -> None:
     sensor.ask("job-1")
     sensor.look()

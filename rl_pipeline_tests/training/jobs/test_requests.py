@@ -18,10 +18,20 @@ from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.stores.topology import DEAD_LETTERS, TRAINING, TRAJECTORIES
 from rl_pipeline.stores.warehouse import WarehouseError
+from rl_pipeline.training.jobs import requests
 from rl_pipeline.training.jobs.cancelling import CANCELLATIONS_CONSUMER, fetch_cancellations, nobody_to_cancel
 from rl_pipeline.training.jobs.job import Job
 from rl_pipeline.training.jobs.refusals import TRAINING_STREAM
-from rl_pipeline.training.jobs.requests import REQUESTS_CONSUMER, Defaults, TakenIn, accept_requests, filled_in
+from rl_pipeline.training.jobs.requests import (
+    REQUESTS_CONSUMER,
+    Defaults,
+    StartingPoint,
+    StartUnknown,
+    TakenIn,
+    accept_requests,
+    filled_in,
+    successor_of,
+)
 from rl_pipeline.training.jobs.rows import find_job, newest_jobs, write_job
 from rl_pipeline_tests.fixtures.ingest import REDACTION_KEY
 from rl_pipeline_tests.training.job_tables import emptied, migrated_database, wait_for_pending
@@ -29,7 +39,7 @@ from rl_pipeline_tests.training.job_values import MINUTE, NOW, a_request
 
 SUBJECT = "agent.rl.training.request.v1"
 CANCEL = "agent.rl.training.cancel.v1"
-DEFAULTS = Defaults("rloo", "the-default")
+DEFAULTS = Defaults("rloo", lambda: StartingPoint("the-default"))
 # The request of the quick reference, as `nats pub` sends it.
 QUICK_REFERENCE = {
     "training_job_id": "manual-5B0C6D1E-7f8a-4b9c-8d0e-1f2a3b4c5d6e",
@@ -139,6 +149,29 @@ def test_what_a_request_leaves_open_is_filled_in_when_it_is_accepted(intake: Int
     assert (second.priority, second.shadow) == ("low", False)
 
 
+def test_a_request_that_names_no_model_waits_until_it_is_known_which_is_in_service(
+    intake: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "_SECONDS_UNTIL_THE_NEXT_LOOK", 0.0)
+
+    def unknown() -> StartingPoint:
+        raise StartUnknown("the record was lost")
+
+    open_request = content_of(a_request(training_config={"dataset": {"source": "clickhouse"}}))
+    intake.publish(open_request)
+    intake.publish(content_of(a_request("job-2")))
+    taken = intake.take(defaults=Defaults("rloo", unknown))
+    assert taken == TakenIn(accepted=("job-2",), left=("a request has to wait: the record was lost",))
+    assert not intake.is_settled()
+    served = Defaults("rloo", lambda: StartingPoint("s3://models/job-0/final", "v1"))
+    assert intake.take(defaults=served) == TakenIn(accepted=("job-1",))
+    jobs = {job.job_id: job.request for job in newest_jobs(intake.warehouse, 10)}
+    assert jobs["job-1"].training_config.base_model == "s3://models/job-0/final"
+    assert [successor_of(jobs[job]) for job in ("job-1", "job-2")] == ["v1", None]
+    intake.publish(open_request)
+    assert intake.take(defaults=Defaults("rloo", unknown)) == TakenIn(repeated=("job-1",)), "nobody is asked again"
+
+
 def test_the_source_that_a_request_names_has_an_algorithm_of_its_own() -> None:
     def algorithm(**config: Any) -> str | None:
         request = a_request(training_config=config)
@@ -154,7 +187,9 @@ def test_a_request_that_comes_again_starts_nothing_twice_and_is_told_so_once(int
     intake.publish(request)
     assert intake.take() == TakenIn(accepted=("job-1",), repeated=("job-1",))
     intake.publish({**request, "timestamp": "2026-03-01T00:00:00Z", "metadata": {"notes": "once more"}})
-    assert intake.take(defaults=Defaults("ppo", "another"), now=NOW + MINUTE) == TakenIn(repeated=("job-1",))
+    assert intake.take(defaults=Defaults("ppo", lambda: StartingPoint("another")), now=NOW + MINUTE) == TakenIn(
+        repeated=("job-1",)
+    )
     [job] = newest_jobs(intake.warehouse, 10)
     assert job.request.timestamp == NOW
     assert [status.status for status in intake.statuses()] == ["queued"]
@@ -163,7 +198,7 @@ def test_a_request_that_comes_again_starts_nothing_twice_and_is_told_so_once(int
 
 def test_a_request_whose_defaults_were_filled_in_is_still_recognised_after_the_defaults_changed(intake: Intake) -> None:
     request = content_of(a_request(training_config={}))
-    for defaults in (DEFAULTS, Defaults("sft", "another")):
+    for defaults in (DEFAULTS, Defaults("sft", lambda: StartingPoint("another", "another-model"))):
         intake.publish(request)
         taken = intake.take(defaults=defaults)
     assert taken == TakenIn(repeated=("job-1",))

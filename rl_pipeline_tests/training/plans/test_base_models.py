@@ -72,6 +72,18 @@ def test_a_directory_is_used_where_it_is(models: BaseModels, tmp_path: Path) -> 
     assert models.find(f"file://{directory}") == directory
 
 
+def test_whether_a_model_is_the_small_one_is_told_without_fetching_it(tmp_path: Path) -> None:
+    def nobody_asks(url: str) -> Any:
+        raise AssertionError(url)
+
+    models = BaseModels(tmp_path / "models", nobody_asks, PublicKeys({}))
+    copied = write_model(tmp_path / "copied", {**FILES, "recipe.json": b"{}"})
+    names = [str(copied), f"file://{copied}", EMBEDDED, "s3://bucket/job/final", "Qwen/Qwen2.5-7B", "qwen"]
+    assert [models.is_small(name) for name in names] == [True, True, True, False, False, False]
+    write_model(tmp_path / "models" / EMBEDDED)
+    assert not models.is_small(EMBEDDED), "somebody has put another model there"
+
+
 @pytest.mark.parametrize(
     ("name", "directory"),
     [
