@@ -77,7 +77,7 @@ class TestRemoteStore:
         [sent] = sent_by(outbox, stream)
         assert (sent["trajectory_id"], sent["agent_id"]) == (agent.last_trace_id, "agent_1")
         assert sent["session_id"] == "chat_session_1"
-        assert sent["task_context"]["task_status"] == "success"
+        assert "task_status" not in sent["task_context"], "that the stream ended says nothing about the task"
         assert sent["metadata"]["framework"] == "massgen"
         assert (sent["metadata"]["model"], sent["metadata"]["total_tokens"]) == ("gpt-4o", 9)
         first, search, measure, answer = sent["turns"]
