@@ -183,9 +183,10 @@ class Settings(BaseSettings):
     )
     canary_settling_seconds: float = Field(
         10,
-        gt=0,
+        ge=1,
         le=10,
-        description="So long an outcome may be on its way from a gateway, and so far clocks may differ; more is lost.",
+        description="So long an outcome may be on its way from a gateway, and so far clocks may differ; more is lost: "
+        "successes, because failures are told at once.",
     )
     rollout_rule: Literal["evidence", "literal"] = Field(
         "evidence",

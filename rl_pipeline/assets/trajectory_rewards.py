@@ -80,7 +80,13 @@ def trajectory_rewards(
         measured = measure(tables, stream=TRAJECTORIES.name, last=watermark, checker=rewards.checker(), now=now)
         first, last = sequences_of_day(tables, TRAJECTORIES.name, day) or (1, 0)
         report = compute_rewards(
-            tables, stream=TRAJECTORIES.name, first=first, last=last, configuration=configuration, now=now
+            tables,
+            stream=TRAJECTORIES.name,
+            first=first,
+            last=last,
+            configuration=configuration,
+            # Measuring can take minutes, and rollouts count what was scored soon enough.
+            now=datetime.now(UTC),
         )
         published = publish_rewards(
             messages,

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Protocol
 
 from rl_pipeline.deployment import phases, record
-from rl_pipeline.deployment.audit import newest_row
+from rl_pipeline.deployment.audit import catch_up, newest_row
 from rl_pipeline.deployment.desk import Desk, RecordPending
 from rl_pipeline.deployment.judging import Judgement, Limits, Mode
 from rl_pipeline.deployment.phases import Cause, TransitionRefused
@@ -173,8 +173,12 @@ class Controller:
         return self.judge(rollout, phase, windows, now, mode="full", limits=self.limits)
 
     def _started(self, current: Recorded, fenced: dict[str, str], tick: Tick, now: datetime) -> Recorded | None:
-        """The state with the newest release that waits, if any does."""
+        """The state with the newest release that waits, if any does.
+
+        The audit is made whole first: it alone tells which were started.
+        """
         try:
+            catch_up(self.desk.audit, self.desk.states, current)
             release = self.releases.sort_out(current.state, now)
             return self._let_in(release, current, fenced, tick, now) if release else None
         except (WarehouseUnavailable, TrafficUnavailable, TrafficRefused) as trouble:

@@ -130,32 +130,38 @@ def _weights_to_come(sessions: Integers) -> Floats:
 def errors_path(columns: Columns) -> EvidencePath:
     """Evidence that sessions fail more often with the candidate. See `_more_often`."""
     candidate, control = columns.candidate, columns.control
-    return _more_often(columns, candidate.errors, candidate.sessions, control.errors, control.sessions)
+    counted = candidate.sessions + control.sessions
+    strata = Strata.of(columns, counted)
+    e, n, f, m = map(strata.sums, (candidate.errors, candidate.sessions, control.errors, control.sessions))
+    return strata.path(np.cumsum(_more_often(e, n, f, m), axis=0), counted)
 
 
 def feedback_path(columns: Columns) -> EvidencePath:
-    """Evidence that rated sessions are rated badly more often with the candidate. See `_more_often`."""
-    candidate, control = columns.candidate, columns.control
-    return _more_often(columns, candidate.negative, candidate.rated, control.negative, control.rated)
+    """Evidence that rated sessions are rated badly more often with the candidate, or well more often with the control.
 
-
-def _more_often(
-    columns: Columns, hits: Integers, of: Integers, control_hits: Integers, control_of: Integers
-) -> EvidencePath:
-    """The mean over `RATIOS` of the product over the strata of r^e / (1 + s(r - 1))^(e + f), where e and f are the hits
-    of candidate and control and s is the share of the stratum that the candidate was observed to have.
-
-    Given a stratum's sessions and its hits, those of the candidate are drawn without replacement if the models are
-    alike. The mean of a convex function of such a draw is at most that of one with replacement (Hoeffding, 1963), which
-    for r^e is (1 + s(r - 1))^(e + f): no factor has a mean above 1. Where one arm has nothing, the factor is 1.
+    Half of the tests are of each: where most users complain already, the candidate cannot have twice as many who do,
+    but it can have half as many who praise. See `_more_often`.
     """
-    counted = of + control_of
+    candidate, control = columns.candidate, columns.control
+    counted = candidate.rated + control.rated
     strata = Strata.of(columns, counted)
-    e, n, f, m = (strata.sums(each) for each in (hits, of, control_hits, control_of))
-    share = (n / np.maximum(n + m, 1))[:, None]
-    ratios = np.array(RATIOS)
-    logs = e[:, None] * np.log(ratios) - (e + f)[:, None] * np.log1p(share * (ratios - 1))
+    e, n, f, m = map(strata.sums, (candidate.negative, candidate.rated, control.negative, control.rated))
+    logs = np.hstack([_more_often(e, n, f, m), _more_often(m - f, m, n - e, n)])
     return strata.path(np.cumsum(logs, axis=0), counted)
+
+
+def _more_often(hits: Integers, of: Integers, other_hits: Integers, other_of: Integers) -> Floats:
+    """For each stratum and each r of `RATIOS` the logarithm of r^e / (1 + s(r - 1))^(e + f), where e and f are the hits
+    of one arm and of the other, and s is the share of the stratum that the one was observed to have.
+
+    Given a stratum's sessions and its hits, those of one arm are drawn without replacement if the models are alike. The
+    mean of a convex function of such a draw is at most that of one with replacement (Hoeffding, 1963), which for r^e is
+    (1 + s(r - 1))^(e + f): no factor has a mean above 1. Where one arm has nothing, the factor is 1.
+    """
+    share = (of / np.maximum(of + other_of, 1))[:, None]
+    ratios = np.array(RATIOS)
+    logs: Floats = hits[:, None] * np.log(ratios) - (hits + other_hits)[:, None] * np.log1p(share * (ratios - 1))
+    return logs
 
 
 def reward_path(columns: Columns) -> EvidencePath:

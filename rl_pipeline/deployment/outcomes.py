@@ -30,7 +30,7 @@ from typing import Any, cast
 
 from rl_pipeline.contracts import ContractError, ServingOutcome, parse_message
 from rl_pipeline.deployment.state import Rollout
-from rl_pipeline.deployment.windows import WINDOW_SECONDS, Arm, Clock, Window
+from rl_pipeline.deployment.windows import LOOKED_BACK_SECONDS, WINDOW_SECONDS, Arm, Clock, Window
 from rl_pipeline.ingestion.dead_letters import publish_dead_letters
 from rl_pipeline.ingestion.excerpts import excerpt_of
 from rl_pipeline.ingestion.judging import Judgement, Refusal, is_erased
@@ -76,18 +76,19 @@ _REWARDS = """
                 toUnixTimestamp64Milli(min(scored_at)) AS scored
             FROM rewards
             WHERE stream = {stream:String} AND revision = 0 AND model_version IN {models:Array(String)}
-                AND stream_time >= {since:DateTime64(3, 'UTC')} - INTERVAL {maturity:Int64} MILLISECOND
+                AND stream_time >= {since:DateTime64(3, 'UTC')} - INTERVAL {looked_back:Int64} MILLISECOND
             GROUP BY sequence, trajectory_id
         ) AS rewarded
         INNER JOIN (
             SELECT sequence, trajectory_id,
-                argMin(toUnixTimestamp64Milli(stream_time) - toInt64(1000 * seconds), ingest_revision) AS began
+                argMin(toUnixTimestamp64Milli(stream_time) - toInt64(1000 * seconds), ingest_revision) AS began,
+                min(stream_time) < {since:DateTime64(3, 'UTC')} AS was_there_before
             FROM trajectory_signals
             WHERE stream = {stream:String} AND model_version IN {models:Array(String)}
-                AND stream_time >= {since:DateTime64(3, 'UTC')} - INTERVAL {maturity:Int64} MILLISECOND
+                AND stream_time >= {since:DateTime64(3, 'UTC')} - INTERVAL {looked_back:Int64} MILLISECOND
             GROUP BY sequence, trajectory_id
         ) AS measured USING (sequence, trajectory_id)
-        WHERE scored < began + {maturity:Int64}
+        WHERE was_there_before OR scored < began + {maturity:Int64}
         GROUP BY session, if(session = '', sequence, 0), if({is_split:Bool}, '', model)
     )
     WHERE session_began >= toUnixTimestamp64Milli({since:DateTime64(3, 'UTC')})
@@ -241,6 +242,7 @@ def windows_of(
         "stream": trajectories,
         "window": milliseconds,
         "maturity": int(clock.maturity_seconds * 1000),
+        "looked_back": int(max(clock.maturity_seconds, LOOKED_BACK_SECONDS) * 1000),
         "matured": clock.matured_windows,
         "is_split": rollout.strategy != "immediate",
         "open": int((clock.observed_seconds + clock.settling_seconds) * 1000),

@@ -29,8 +29,10 @@ SETTLING_SECONDS = 10.0
 CLOSED_SECONDS = OBSERVED_SECONDS + 2 * SETTLING_SECONDS
 """So long after its end a window is closed for everybody, the controller too."""
 MATURITY_SECONDS = 1800.0
-STORING_SECONDS = 120.0
-"""So long a scored reward may be on its way into its table, at most."""
+STORING_SECONDS = (5.0, 120.0)
+"""So long a scored reward may be on its way into its table, at the least and at most."""
+LOOKED_BACK_SECONDS = 1800.0
+"""Who was at work in this time before a rollout began is no part of it: sessions stay with the model that they have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,8 @@ class Clock:
     def matured_windows(self) -> int:
         """So many windows after one began the rewards of its sessions are read: by then those scored in time are in
         their table."""
-        storing = min(self.maturity_seconds / 4, STORING_SECONDS)
+        least, most = STORING_SECONDS
+        storing = min(max(self.maturity_seconds / 4, least), most)
         return math.ceil((self.maturity_seconds + storing) / WINDOW_SECONDS)
 
 

@@ -146,6 +146,21 @@ def test_a_model_that_is_fenced_while_another_is_rolled_out_goes_and_the_other_i
     assert place.releases.releases[2].state == "started"
 
 
+def test_what_a_person_aborted_stays_so_though_its_proposal_had_no_row_in_the_audit(place: PlayedPlace) -> None:
+    place.release(1, "new", needs_approval=True)
+
+    def dies_after_the_record() -> None:
+        place.world.warehouse_is_up = place.states.recorded[-1].rollout is None
+
+    place.world.point = dies_after_the_record
+    place.tick()
+    place.world.point = lambda: None
+    place.commands().abort("nobody wants it")
+    place.world.warehouse_is_up = True
+    assert [place.tick().changes for _ in range(2)] == [[], []]
+    assert place.releases.releases[1].state == "started"
+
+
 class _Killed(BaseException):
     """The process is gone."""
 

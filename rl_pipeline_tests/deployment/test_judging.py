@@ -86,6 +86,15 @@ def test_a_model_that_users_hardly_praise_any_more_is_taken_back_where_half_of_t
     assert judged(windows(replace(doubtful, negative=14), doubtful), mode=mode).verdict != "roll_back"
 
 
+@pytest.mark.parametrize("times", [1, 9])
+@pytest.mark.parametrize(("before", "now"), [(14, 18), (15, 20), (16, 19), (18, 20)])
+def test_fewer_good_ratings_are_evidence_where_most_users_complain_already(times: int, before: int, now: int) -> None:
+    candidate = Arm(sessions=20, rated=20, negative=now)
+    control = Arm(sessions=20 * times, rated=20 * times, negative=before * times)
+    judgement = judged(windows(candidate, control, 100, share=1 / (1 + times)))
+    assert (judgement.verdict, judgement.reason) == ("roll_back", "user_dissatisfaction")
+
+
 def test_the_reason_is_the_metric_with_the_most_evidence_among_those_beyond_their_limits() -> None:
     # Errors are far more in proof, but within their limit.
     few = replace(GOOD, sessions=1000, errors=1)

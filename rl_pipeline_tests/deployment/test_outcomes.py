@@ -354,6 +354,20 @@ def test_what_is_scored_too_late_or_began_before_the_rollout_does_not_count(ware
     ] == [((), (0.2,)), ((0.6,), ())]
 
 
+def test_who_was_at_work_in_the_half_hour_before_is_no_part_of_a_rollout_whatever_its_clock(
+    warehouse: ClickHouseWarehouse,
+) -> None:
+    fast = Clock(maturity_seconds=60)
+    soon, before = START + timedelta(minutes=5), START - timedelta(minutes=29)
+    store_rewards(warehouse, 1, at=before, totals=(0.3,), model="old", session="a", seconds=0, first=1)
+    # This was scored too late to count by itself.
+    store_rewards(warehouse, 1, at=START - WINDOW, totals=(0.3,), model="old", session="b", seconds=61, first=2)
+    for first, session in enumerate("abc", start=11):
+        store_rewards(warehouse, 1, at=soon, totals=(0.4,), model="old", session=session, seconds=0, first=first)
+    found = windows_of(warehouse, ROLLOUT, LATER, clock=fast, session_keys=[KEY])
+    assert [window.control.rewards for window in found] == [(0.4,)]
+
+
 def test_identical_models_stay_though_failures_are_scored_long_before_successes(
     warehouse: ClickHouseWarehouse,
 ) -> None:
