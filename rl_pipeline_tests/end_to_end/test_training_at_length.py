@@ -65,7 +65,8 @@ def test_an_urgent_job_makes_a_running_one_give_way_which_then_goes_on(training:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    ("algorithm", "stage"), [("sft", 2), ("dpo", 2), ("grpo", 2), ("ppo", 2), ("reinforce", 2), ("sft", 3), ("dpo", 3)]
+    ("algorithm", "stage"),
+    [("sft", 2), ("dpo", 2), ("rloo", 2), ("grpo", 2), ("ppo", 2), ("reinforce", 2), ("sft", 3), ("dpo", 3)],
 )
 def test_each_algorithm_improves_its_own_measure(
     training: TrainingStack, algorithm: str, stage: int, record_property: Callable[[str, object], None]

@@ -105,16 +105,16 @@ class TrainingStack:
 
     def progress(self, job: str) -> list[dict[str, Any]]:
         files = sorted((self.stack.home / "training" / job).glob("attempt-*/progress.jsonl"))
-        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        return [json.loads(line) for file in files for line in file.read_text().split("\n")[:-1]]
 
     def await_step(self, job: str) -> None:
         wait_until(lambda: any(line.get("step") for line in self.progress(job)), f"a step of {job}", seconds=300)
 
 
 @contextmanager
-def training_stack(home: Path, model: Path, **environment: str) -> Iterator[TrainingStack]:
-    """A stack that trains `model` in two processes under DeepSpeed, and has the model's experience."""
-    stack = RunningStack(home, RL_BASE_MODEL=str(model), TRAINING_PROCESSES="2", **environment)
+def training_stack(home: Path, model: Path) -> Iterator[TrainingStack]:
+    """A stack that trains `model` in two processes under DeepSpeed, every time anew, and has the model's experience."""
+    stack = RunningStack(home, RL_BASE_MODEL=str(model), RL_TRAIN_FROM="base", TRAINING_PROCESSES="2")
     try:
         stack.wait_for_line("The UI is at")
         training = TrainingStack(stack)
