@@ -154,8 +154,9 @@ def run_benchmarks(
     `model_path` is a directory, such as `download_checkpoint` gives, an address, or the name of a base model. Raises
     `UnknownSuite` and `BenchmarkFailed`: what is missing is never left out quietly.
     """
+    from rl_pipeline.environments.crafting import CraftingWorld
     from rl_pipeline.serving.model_child import served_model
-    from rl_pipeline.training.small_model.building import descends_from_small_model
+    from rl_pipeline.training.small_model.building import world_of_ancestor
     from rl_pipeline.validation import benchmarking
     from rl_pipeline.validation.answers import ChatEndpoint
     from rl_pipeline.validation.suite import canonical
@@ -165,7 +166,8 @@ def run_benchmarks(
     settings = current_settings()
     models, released = base_models(settings), model_objects(settings).open()
     directory = models.find(model_path, released)
-    crafts = descends_from_small_model(directory, lambda name: models.find(name, released))
+    world = world_of_ancestor(directory, lambda name: models.find(name, released))
+    crafts = isinstance(world, CraftingWorld)
     suites = suites_for(
         crafts, settings.validation_suites, items=settings.validation_items, inspect_file=settings.validation_inspect
     )

@@ -25,7 +25,7 @@ from rl_pipeline.resources.warehouse import WarehouseResource
 from rl_pipeline.serving.fetching import ModelFetcher
 from rl_pipeline.serving.model_child import served_model
 from rl_pipeline.stores.jetstream_desired_state import JetStreamDesiredStates
-from rl_pipeline.training.small_model.building import descends_from_small_model
+from rl_pipeline.training.small_model.building import world_of_ancestor
 from rl_pipeline.validation.answers import Answers, ChatEndpoint, ModelNotServed
 from rl_pipeline.validation.logged_work import estimate_from_logs, read_logged_work
 from rl_pipeline.validation.pipeline_reward import PipelineReward
@@ -86,9 +86,10 @@ def validation_reports(  # noqa: PLR0917 - Dagster passes them by name
         control = _in_service(recorded.state) if recorded else None
         base_models = training.base_models()
         fetcher = ModelFetcher(base_models, lambda: objects, deployment.models())
-        crafts = descends_from_small_model(
+        world = world_of_ancestor(
             base_models.find(candidate.base_model, objects), lambda name: base_models.find(name, objects)
         )
+        crafts = isinstance(world, CraftingWorld)
         # The suites of a world are the only ones whose answers are trajectories that a reward can be computed of.
         probes = crafts and deployment.suites_directory() is None
         served, seed = _served(candidate, deployment), crc32(candidate.manifest_sha256.encode())

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from tempfile import mkdtemp
 
+from rl_pipeline.environments.crafting import CraftingWorld
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.stores.objects import Objects, StoredObject
 from rl_pipeline.training.checkpoints.manifest import MANIFEST, SIGNATURE
@@ -28,6 +29,7 @@ from rl_pipeline.training.plans.presets import hub_name_of
 from rl_pipeline.training.small_model.building import build_small_model
 
 EMBEDDED = "embedded-small"
+"""The small model of the crafting world; `embedded-small@<world>` is that of another."""
 _CONFIG = "config.json"
 _RECIPE = "recipe.json"
 _OURS = re.compile(r"[^/]+/final")
@@ -38,7 +40,7 @@ _LONGEST_NAME = 150
 _BUILD = """
 import pathlib, sys
 from rl_pipeline.training.small_model.building import build_small_model
-build_small_model(pathlib.Path(sys.argv[1]))
+build_small_model(pathlib.Path(sys.argv[1]), world=sys.argv[2])
 """
 
 
@@ -72,9 +74,10 @@ class BaseModels:
         if ours or name.startswith("s3://"):
             return self._from_objects(name, ours)
         directory = Path(name.removeprefix("file://")) if "/" in name else self.directory / name
-        if name == EMBEDDED:
-            _build_embedded(directory)
         kept = self.directory / _as_name(name)
+        embedded, _, world = name.partition("@")
+        if embedded == EMBEDDED:
+            _build_embedded(kept, world or CraftingWorld.name)
         for place in (directory, kept):
             if (place / _CONFIG).is_file():
                 return _checked(place)
@@ -119,19 +122,22 @@ def is_signed(directory: Path) -> bool:
     return (directory / SIGNATURE).exists()
 
 
-def _build_embedded(directory: Path) -> None:
+def _build_embedded(directory: Path, world: str) -> None:
     """In a process of its own: what trains stays out of this one. Of one that is there the recipe is compared, unless
     it was placed there by hand."""
     if directory.exists():
         if (directory / _RECIPE).exists():
-            build_small_model(directory)
+            build_small_model(directory, world=world)
         return
     build = subprocess.run(  # noqa: S603 - the program is our own
-        [sys.executable, "-c", _BUILD, str(directory)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", _BUILD, str(directory), world], capture_output=True, text=True, check=False
     )
     if build.returncode != 0:
         reason = (build.stderr.strip() or "it said nothing").splitlines()[-1]
-        raise BaseModelUnavailable(f"The embedded model cannot be built ({reason[:300]}): install rl-pipeline[train].")
+        raise BaseModelUnavailable(
+            f"The embedded model cannot be built ({reason[:300]}): correct its name, or install"
+            " rl-pipeline[train,environments]."
+        )
 
 
 def _checked(directory: Path) -> Path:

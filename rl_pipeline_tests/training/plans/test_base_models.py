@@ -78,6 +78,7 @@ def test_a_directory_is_used_where_it_is(models: BaseModels, tmp_path: Path) -> 
         ("qwen2.5-32b-instruct", "qwen2.5-32b-instruct"),
         ("Qwen/Qwen2.5-7B", "Qwen--Qwen2.5-7B"),
         (EMBEDDED, EMBEDDED),
+        (f"{EMBEDDED}@reasoning-gym:aiw", f"{EMBEDDED}--reasoning-gym--aiw"),
     ],
 )
 def test_a_model_is_found_by_name_among_the_models(models: BaseModels, name: str, directory: str) -> None:
@@ -258,6 +259,12 @@ def test_a_checkpoint_that_was_released_to_a_directory_must_be_signed_too(models
     assert is_signed(models.find(objects.url("trusted/final"), objects))
     with pytest.raises(SignatureRejected):
         models.find(objects.url("foreign/final"), objects)
+
+
+def test_an_embedded_model_of_a_world_that_none_is_made_for_is_a_clear_error(models: BaseModels) -> None:
+    with pytest.raises(BaseModelUnavailable, match="there is no world 'nowhere': use one of crafting"):
+        models.find(f"{EMBEDDED}@nowhere")
+    assert nothing_is_left(models)
 
 
 def test_an_embedded_model_of_another_recipe_is_not_taken_for_this_one(models: BaseModels) -> None:
