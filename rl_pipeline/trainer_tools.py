@@ -154,7 +154,6 @@ def run_benchmarks(
     `model_path` is a directory, such as `download_checkpoint` gives, an address, or the name of a base model. Raises
     `UnknownSuite` and `BenchmarkFailed`: what is missing is never left out quietly.
     """
-    from rl_pipeline.environments.crafting import CraftingWorld
     from rl_pipeline.serving.model_child import served_model
     from rl_pipeline.training.small_model.building import world_of_ancestor
     from rl_pipeline.validation import benchmarking
@@ -167,9 +166,8 @@ def run_benchmarks(
     models, released = base_models(settings), model_objects(settings).open()
     directory = models.find(model_path, released)
     world = world_of_ancestor(directory, lambda name: models.find(name, released))
-    crafts = isinstance(world, CraftingWorld)
     suites = suites_for(
-        crafts, settings.validation_suites, items=settings.validation_items, inspect_file=settings.validation_inspect
+        world, settings.validation_suites, items=settings.validation_items, inspect_file=settings.validation_inspect
     )
     log = settings.rl_pipeline_home.absolute() / "validation" / "benchmarks.log"
     with served_model(directory, "benchmarked", log) as address:

@@ -14,7 +14,6 @@ from rl_pipeline.assets.policy_checkpoints import policy_checkpoints
 from rl_pipeline.deployment import record
 from rl_pipeline.deployment.releases import name_at_endpoint
 from rl_pipeline.deployment.state import DesiredState, ServedModel
-from rl_pipeline.environments.crafting import CraftingWorld
 from rl_pipeline.partitions import training_jobs
 from rl_pipeline.resources.deployment import DeploymentResource
 from rl_pipeline.resources.objects import ObjectsResource
@@ -89,9 +88,8 @@ def validation_reports(  # noqa: PLR0917 - Dagster passes them by name
         world = world_of_ancestor(
             base_models.find(candidate.base_model, objects), lambda name: base_models.find(name, objects)
         )
-        crafts = isinstance(world, CraftingWorld)
         # The suites of a world are the only ones whose answers are trajectories that a reward can be computed of.
-        probes = crafts and deployment.suites_directory() is None
+        probed = world if deployment.suites_directory() is None else None
         served, seed = _served(candidate, deployment), crc32(candidate.manifest_sha256.encode())
         for model in (served, control):
             _check_served(context, model)
@@ -103,10 +101,10 @@ def validation_reports(  # noqa: PLR0917 - Dagster passes them by name
             report = validate(
                 one,
                 other,
-                deployment.validation_suites(speaks_only_crafting=crafts),
+                deployment.validation_suites(world),
                 budget=Budget(deployment.looks()),
                 seed=seed,  # each checkpoint meets other items
-                rewards=PipelineReward(CraftingWorld(), rewards.configuration()) if probes else None,
+                rewards=PipelineReward(probed, rewards.configuration()) if probed else None,
                 unprobed=_UNPROBED,
                 accepts_unprobed=deployment.unprobed == "accept",
                 off_policy=off_policy,
