@@ -114,18 +114,21 @@ def status() -> None:
 
 
 @app.command()
-def demo(
+def demo(  # noqa: PLR0917 - typer passes them by name
     cycles: Annotated[int, typer.Option(min=1, help="How often the policy is trained and released.")] = 3,
     episodes: Annotated[int, typer.Option(min=100, help="New trajectories after which a training is due.")] = 480,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Another one gives other tasks and other luck.")] = 0,
     sabotage: Annotated[bool, typer.Option(help="Release a sabotaged model at the end, and see it taken back.")] = True,
     stay: Annotated[bool, typer.Option(help="Leave the Dagster UI open at the end.")] = False,
+    world: Annotated[
+        str, typer.Option(help="In which agents play; an unknown one is answered with a list.")
+    ] = "crafting",
 ) -> None:
     """Run the whole loop on embedded servers: a small model learns from its own experience, cycle by cycle."""
     from rl_pipeline.demo import DemoProfile, Telling, run_demo
     from rl_pipeline.settings import load_settings
 
-    profile = DemoProfile(cycles=cycles, episodes=episodes, seed=seed, sabotage=sabotage)
+    profile = DemoProfile(cycles=cycles, episodes=episodes, seed=seed, sabotage=sabotage, world=world)
     run_demo(load_settings(), profile, tell=Telling(sys.stdout), prepare_stores=_prepare_stores, stay=stay)
 
 

@@ -155,7 +155,7 @@ def run_benchmarks(
     `UnknownSuite` and `BenchmarkFailed`: what is missing is never left out quietly.
     """
     from rl_pipeline.serving.model_child import served_model
-    from rl_pipeline.training.small_model.building import descends_from_small_model
+    from rl_pipeline.training.small_model.building import world_of_ancestor
     from rl_pipeline.validation import benchmarking
     from rl_pipeline.validation.answers import ChatEndpoint
     from rl_pipeline.validation.suite import canonical
@@ -165,9 +165,9 @@ def run_benchmarks(
     settings = current_settings()
     models, released = base_models(settings), model_objects(settings).open()
     directory = models.find(model_path, released)
-    crafts = descends_from_small_model(directory, lambda name: models.find(name, released))
+    world = world_of_ancestor(directory, lambda name: models.find(name, released))
     suites = suites_for(
-        crafts, settings.validation_suites, items=settings.validation_items, inspect_file=settings.validation_inspect
+        world, settings.validation_suites, items=settings.validation_items, inspect_file=settings.validation_inspect
     )
     log = settings.rl_pipeline_home.absolute() / "validation" / "benchmarks.log"
     with served_model(directory, "benchmarked", log) as address:

@@ -14,7 +14,6 @@ from rl_pipeline.assets.policy_checkpoints import policy_checkpoints
 from rl_pipeline.deployment import record
 from rl_pipeline.deployment.releases import name_at_endpoint
 from rl_pipeline.deployment.state import DesiredState, ServedModel
-from rl_pipeline.environments.crafting import CraftingWorld
 from rl_pipeline.ingestion.ancestry import read_ancestry
 from rl_pipeline.partitions import training_jobs
 from rl_pipeline.resources.deployment import DeploymentResource
@@ -86,9 +85,9 @@ def validation_reports(  # noqa: PLR0917 - Dagster passes them by name
         control = _in_service(recorded.state) if recorded else None
         base_models = training.base_models()
         fetcher = ModelFetcher(base_models, lambda: objects, deployment.models())
-        crafts = base_models.is_small(read_ancestry(tables).line(candidate.job_id)[-1].base_model)
+        world = base_models.small_world(read_ancestry(tables).line(candidate.job_id)[-1].base_model)
         # The suites of a world are the only ones whose answers are trajectories that a reward can be computed of.
-        probes = crafts and deployment.suites_directory() is None
+        probed = world if deployment.suites_directory() is None else None
         served, seed = _served(candidate, deployment), crc32(candidate.manifest_sha256.encode())
         for model in (served, control):
             _check_served(context, model)
@@ -100,10 +99,10 @@ def validation_reports(  # noqa: PLR0917 - Dagster passes them by name
             report = validate(
                 one,
                 other,
-                deployment.validation_suites(speaks_only_crafting=crafts),
+                deployment.validation_suites(world),
                 budget=Budget(deployment.looks()),
                 seed=seed,  # each checkpoint meets other items
-                rewards=PipelineReward(CraftingWorld(), rewards.configuration()) if probes else None,
+                rewards=PipelineReward(probed, rewards.configuration()) if probed else None,
                 unprobed=_UNPROBED,
                 accepts_unprobed=deployment.unprobed == "accept",
                 off_policy=off_policy,

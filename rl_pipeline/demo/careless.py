@@ -9,8 +9,10 @@ from rl_pipeline.collection.publishing import outgoing_message
 from rl_pipeline.contracts import serialize, validate_trajectory
 from rl_pipeline.demo.population import Population
 from rl_pipeline.demo.scene import Scene
-from rl_pipeline.environments.crafting import next_command
-from rl_pipeline.environments.playing import Conversation, play
+from rl_pipeline.environments.crafting import CraftingWorld, next_command
+from rl_pipeline.environments.environment import Task, World
+from rl_pipeline.environments.playing import Act, Conversation, play
+from rl_pipeline.environments.reasoning import ReasoningGymWorld
 from rl_pipeline.environments.recording import Recorder
 from rl_pipeline.ingestion.dead_letters import show_dead_letter
 from rl_pipeline.stores.stream import OutgoingMessage
@@ -26,14 +28,7 @@ def publish_carelessly(agents: Population) -> int:
     sequence in the stream."""
     world = agents.world
     [task] = agents.tasks(1, seed=0, tiers=(1,))
-    twin = world.open(task)
-
-    def know_the_way(conversations: Sequence[Conversation]) -> list[str]:
-        commands = [next_command(twin.goal, twin.inventory) for _ in conversations]
-        twin.step(commands[0])
-        return commands
-
-    episodes = play(world, [task], know_the_way)
+    episodes = play(world, [task], _knowing(world, task))
     randomness = Random(datetime.now(UTC).timestamp())  # noqa: S311 - ids, not secrets
     [recorded] = Recorder(world, _AGENT, "a-script").record(episodes, start=datetime.now(UTC), randomness=randomness)
     told = json.loads(serialize(recorded))
@@ -52,3 +47,17 @@ def show_what_became_of_it(scene: Scene, broken: int) -> None:
     scene.say(f"The warehouse has:              {seen}")
     letter = show_dead_letter(scene.stream, TRAJECTORIES.name, broken)
     scene.say(f"A broken message is kept as a dead letter: {letter.reason} at {letter.path}; {letter.advice}")
+
+
+def _knowing(world: World, task: Task) -> Act:
+    """Who knows the way, or the answer."""
+    if isinstance(world, ReasoningGymWorld):
+        return lambda _: [world.answer(task)]
+    twin = CraftingWorld().open(task)
+
+    def know_the_way(conversations: Sequence[Conversation]) -> list[str]:
+        commands = [next_command(twin.goal, twin.inventory) for _ in conversations]
+        twin.step(commands[0])
+        return commands
+
+    return know_the_way

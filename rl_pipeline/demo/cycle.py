@@ -36,6 +36,8 @@ class Promotion:
     model: str
     recorded: int
     """Trajectories so far."""
+    turns: int
+    """Of all of them."""
     seconds: float
 
 
@@ -48,7 +50,8 @@ def run_cycle(number: int, agents: Population, known_jobs: set[str]) -> Promotio
     model = _await_release(scene, job_id)
     _roll_out(agents, model)
     agents.tell_opinions()
-    return Promotion(number, job_id, model, len(agents.attempts), monotonic() - started)
+    turns = sum(one.turns for one in agents.attempts)
+    return Promotion(number, job_id, model, len(agents.attempts), turns, monotonic() - started)
 
 
 def _play_until_asked(agents: Population, known: set[str]) -> str:

@@ -18,8 +18,7 @@ from rl_pipeline.collection.publishing import outgoing_message
 from rl_pipeline.demo.profile import DemoFailed, DemoProfile
 from rl_pipeline.demo.scene import Scene
 from rl_pipeline.demo.telling import attempts_in_words
-from rl_pipeline.environments.crafting import CraftingWorld
-from rl_pipeline.environments.environment import Task
+from rl_pipeline.environments.environment import Task, World
 
 _SENDING_SECONDS = 60.0
 _PLAYING_SECONDS = 300.0
@@ -30,7 +29,7 @@ _ROUND_SECONDS = 5.0
 _TALKATIVE = OpinionRule(one_in=2)
 """More of these users speak than of others: a demo has minutes."""
 _TASKS = "SELECT DISTINCT task_id FROM trajectories FINAL"
-_MODEL = "crafting-policy"
+_MODEL = "demo-policy"
 """What the agents call their model; who answers in its name stands in the answer."""
 
 
@@ -60,7 +59,7 @@ class Population:
     scene: Scene
     profile: DemoProfile
     outbox: Outbox
-    world: CraftingWorld = field(default_factory=CraftingWorld)
+    world: World
     attempts: list[Attempt] = field(default_factory=list)
     """All that were recorded."""
     _rounds: int = 0
@@ -129,7 +128,7 @@ class Population:
         return measured
 
     def _held_out(self) -> list[Task]:
-        return self.world.tasks(self.profile.measured, seed=_HELD_OUT_SEED)
+        return held_out_tasks(self.world, self.profile)
 
     def _all(self, tasks: Sequence[Task], occasion: str, meanwhile: str = "", *, evaluation: bool) -> list[Attempt]:
         began, given_up, ended = monotonic(), Event(), deque[Attempt]()
@@ -177,12 +176,17 @@ class Population:
             self.scene.stack.addresses.gateway,
             self.outbox,
             http,
-            agent_id=f"crafting-agent-{number}",
+            agent_id=f"{self.world.name}-agent-{number}",
             model=_MODEL,
             opinions=_TALKATIVE,
             evaluation=evaluation,
             publishes_opinions=False,  # `tell_opinions` does
         )
+
+
+def held_out_tasks(world: World, profile: DemoProfile) -> list[Task]:
+    """On which every model is measured; the same for all seeds."""
+    return world.tasks(profile.measured, seed=_HELD_OUT_SEED)
 
 
 @contextmanager
@@ -196,6 +200,6 @@ def population_of(scene: Scene, profile: DemoProfile) -> Iterator[Population]:
         password=settings.nats_password.get_secret_value() if settings.nats_password else None,
     )
     try:
-        yield Population(scene, profile, outbox)
+        yield Population(scene, profile, outbox, profile.open_world())
     finally:
         outbox.close()

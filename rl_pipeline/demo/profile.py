@@ -5,8 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from rl_pipeline.environments.crafting import CraftingWorld
+from rl_pipeline.environments.environment import World
+from rl_pipeline.environments.worlds import Worlds, read_worlds
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.settings import Settings
+from rl_pipeline.training.plans.base_models import EMBEDDED
+from rl_pipeline.training.small_model.building import WORLDS_FILE
 
 
 class DemoFailed(PipelineError):
@@ -28,6 +33,12 @@ class DemoProfile:
     """Of success on those, over the base model, for each cycle up to the third: a run that gains less fails."""
     sabotage: bool = True
     seed: int = 0
+    world: str = CraftingWorld.name
+    """One that a small model is made for."""
+
+    def open_world(self) -> World:
+        """The world itself. Raises `UnknownWorld`."""
+        return Worlds(read_worlds(WORLDS_FILE)).find(self.world)
 
 
 FAST_CLOCK: Mapping[str, object] = MappingProxyType(
@@ -74,4 +85,12 @@ def settings_of_demo(settings: Settings, profile: DemoProfile, home: Path) -> Se
         "rl_training_sample_size": profile.episodes * 2,
         "rl_training_seed": profile.seed,
     }
-    return settings.model_copy(update={**FAST_CLOCK, **own})
+    return settings.model_copy(update={**FAST_CLOCK, **own, **_world_of_demo(settings, profile)})
+
+
+def _world_of_demo(settings: Settings, profile: DemoProfile) -> dict[str, object]:
+    """Where the trainings find another world than crafting, and the model that half knows it, unless another is set."""
+    if profile.open_world().name == CraftingWorld.name:
+        return {}
+    model = {} if "rl_base_model" in settings.model_fields_set else {"rl_base_model": f"{EMBEDDED}@{profile.world}"}
+    return {"worlds_file": WORLDS_FILE, **model}

@@ -83,6 +83,10 @@ class ReasoningGymWorld:
         """What is asked."""
         return str(self._item(task.setup["number"])[1]["question"])
 
+    def answer(self, task: Task) -> str:
+        """A right answer. No environment tells it."""
+        return str(self._item(task.setup["number"])[1]["answer"])
+
     def score(self, task: Task, answer: str) -> float:
         """What the family's scorer gives for `answer`, from 0 to 1."""
         dataset, item = self._item(task.setup["number"])

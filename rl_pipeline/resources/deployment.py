@@ -18,6 +18,7 @@ from rl_pipeline.deployment.releases import Releases
 from rl_pipeline.deployment.state import Rollout
 from rl_pipeline.deployment.traffic import TrafficController
 from rl_pipeline.deployment.windows import Clock, Window, observed_seconds
+from rl_pipeline.environments.environment import World
 from rl_pipeline.redaction.policy import RedactionKey
 from rl_pipeline.redaction.policy_file import read_keys
 from rl_pipeline.serving.traffic.choosing import TrafficChoice
@@ -113,10 +114,10 @@ class DeploymentResource(dg.ConfigurableResource[None]):
         """Where suites of one's own are."""
         return Path(self.suites) if self.suites else None
 
-    def validation_suites(self, *, speaks_only_crafting: bool) -> list[Suite]:
-        """What a model is validated by. Raises what `suites_for` raises."""
+    def validation_suites(self, world: World | None) -> list[Suite]:
+        """What a model is validated by that may know nothing but a `world`. Raises what `suites_for` raises."""
         file = Path(self.inspect_file) if self.inspect_file else None
-        return suites_for(speaks_only_crafting, self.suites_directory(), items=self.items, inspect_file=file)
+        return suites_for(world, self.suites_directory(), items=self.items, inspect_file=file)
 
     def looks(self) -> tuple[int, ...]:
         """How many items of a suite are scored by the end of each look."""

@@ -23,7 +23,10 @@ TAKEN_BACK = TakenBack("bad", "user_dissatisfaction", {}, 100, 60.0, "feedback")
 
 def outcome(base: int, *solved: int) -> Outcome:
     cycles = [
-        Cycle(Promotion(place, f"job-{place}", f"v{place}", 500 * place, 90.0), Measured(f"v{place}", rate, 400))
+        Cycle(
+            Promotion(place, f"job-{place}", f"v{place}", 500 * place, 2000 * place, 90.0),
+            Measured(f"v{place}", rate, 400),
+        )
         for place, rate in enumerate(solved, start=1)
     ]
     return Outcome(Measured("base", base, 400), cycles, TAKEN_BACK, seconds=300.0)

@@ -17,11 +17,16 @@ from rl_pipeline.demo.population import Population
 from rl_pipeline.demo.profile import DemoFailed, DemoProfile
 from rl_pipeline.demo.scene import Scene
 from rl_pipeline.demo.telling import Telling
+from rl_pipeline.environments.worlds import Worlds, read_worlds
+from rl_pipeline.training.small_model.building import WORLDS_FILE
+
+WORLDS = Worlds(read_worlds(WORLDS_FILE)).names
 
 
 def population(scene: Any = None, **profile: Any) -> Population:
     outbox: Any = None
-    return Population(scene, DemoProfile(**profile), outbox)
+    chosen = DemoProfile(**profile)
+    return Population(scene, chosen, outbox, chosen.open_world())
 
 
 def held_out(agents: Population) -> set[str]:
@@ -42,7 +47,8 @@ def test_an_interrupt_ends_the_attempts_that_are_under_way(tmp_path: Path, silen
     stack: Any = SimpleNamespace(supervisor=supervisor, addresses=SimpleNamespace(gateway=silent_gateway))
     nothing: Any = None
     outbox = Outbox(tmp_path / "outbox", "nats://127.0.0.1:1")
-    agents = Population(Scene(stack, nothing, nothing, Telling(StringIO()), started=0.0), DemoProfile(agents=4), outbox)
+    scene, profile = Scene(stack, nothing, nothing, Telling(StringIO()), started=0.0), DemoProfile(agents=4)
+    agents = Population(scene, profile, outbox, profile.open_world())
     interrupt = Timer(1.0, stop.set)
     interrupt.start()
     with pytest.raises(DemoFailed, match="interrupted"):
@@ -51,26 +57,30 @@ def test_an_interrupt_ends_the_attempts_that_are_under_way(tmp_path: Path, silen
     outbox.close()
 
 
+@pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("count", [1, 2, 40])
-def test_as_many_tasks_are_drawn_as_are_wanted_and_none_is_held_out(count: int) -> None:
-    agents = population()
+def test_as_many_tasks_are_drawn_as_are_wanted_and_none_is_held_out(count: int, world: str) -> None:
+    agents = population(world=world)
+    assert len(held_out(agents)) > agents.profile.measured / 2, "a few tasks over and over would tell little"
     for seed in range(20):
         tasks = agents.tasks(count, seed=seed)
         assert len(tasks) == count
         assert not held_out(agents) & {task.id for task in tasks}
 
 
-def test_what_a_careless_agent_attempts_is_not_held_out() -> None:
+@pytest.mark.parametrize("world", WORLDS)
+def test_what_a_careless_agent_attempts_is_not_held_out(world: str) -> None:
     published: list[Any] = []
 
     def publish_many(messages: list[Any]) -> list[Any]:
         published.extend(messages)
         return [SimpleNamespace(sequence=place) for place, _ in enumerate(messages, start=1)]
 
-    agents = population(SimpleNamespace(stream=SimpleNamespace(publish_many=publish_many)))
+    agents = population(SimpleNamespace(stream=SimpleNamespace(publish_many=publish_many)), world=world)
     assert publish_carelessly(agents) == 2
     told = json.loads(published[0].data)
     assert told["task_context"]["task_status"] == "success"
+    assert told["task_context"]["environment"] == world
     assert told["task_context"]["task_id"] not in held_out(agents)
 
 

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from rl_pipeline.demo.profile import DemoFailed, DemoProfile, settings_of_demo
+from rl_pipeline.environments.environment import UnknownWorld
 from rl_pipeline.settings import Settings, load_settings
+from rl_pipeline.training.small_model.building import WORLDS_FILE
 
 HOME = Path("home")
 
@@ -46,3 +48,14 @@ def test_another_base_model_and_other_ports_are_welcome(monkeypatch: pytest.Monk
 
 def test_the_seed_of_a_demo_is_that_of_its_trainings() -> None:
     assert settings_of_demo(Settings(), DemoProfile(seed=7), HOME).rl_training_seed == 7
+
+
+def test_in_another_world_a_model_of_that_world_is_trained_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = DemoProfile(world="reasoning-gym:aiw")
+    settings = settings_of_demo(Settings(), profile, HOME)
+    assert (settings.worlds_file, settings.rl_base_model) == (WORLDS_FILE, "embedded-small@reasoning-gym:aiw")
+    assert {"worlds_file", "rl_base_model"} <= settings.model_fields_set, "the processes of the stack are told"
+    monkeypatch.setenv("RL_BASE_MODEL", "/models/another")
+    assert settings_of_demo(load_settings(), profile, HOME).rl_base_model == "/models/another"
+    with pytest.raises(UnknownWorld, match="use one of crafting, reasoning-gym:aiw"):
+        settings_of_demo(Settings(), DemoProfile(world="reasoning-gym:zebra_puzzles"), HOME)

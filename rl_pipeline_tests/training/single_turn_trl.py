@@ -1,7 +1,8 @@
 """TRL's own RLOO and PPO on a world of many turns, as well as trainers of single turns can be used on one.
 
 Their prompts are the states that the base model comes through; an action is rewarded by how the base model's further
-play ends. The way to a state costs nothing; every action tried costs one episode.
+play ends. The way back to a state costs nothing; every action tried costs one episode, and each of its steps. In a
+world of single turns there is one state to a task, and nothing further to play: there it is just TRL.
 """
 
 from collections.abc import Sequence
@@ -18,12 +19,14 @@ from transformers import (
     AutoModelForSequenceClassification,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    TrainerCallback,
+    TrainerControl,
 )
 from trl import RLOOConfig, RLOOTrainer
 from trl.experimental.ppo import PPOConfig, PPOTrainer
 
 from rl_pipeline.environments.environment import Task, World
-from rl_pipeline.environments.playing import Conversation, Message
+from rl_pipeline.environments.playing import Conversation, Message, opening
 from rl_pipeline.training.plans.plan import TrainingPlan
 from rl_pipeline.training.program.episodes import generator_of
 from rl_pipeline.training.program.generation import SamplingPolicy, play_with_model
@@ -40,17 +43,21 @@ class State:
 
 
 class PlayedOut:
-    """Rewards an action by whether the base model, going on from it, reaches the goal; counts the episodes."""
+    """Rewards an action by whether the base model, going on from it, reaches the goal; counts episodes and steps."""
 
     def __init__(self, world: World, base: Path, tokenizer: PreTrainedTokenizerBase, plan: TrainingPlan) -> None:
         self.world = world
         self.plan = plan
         self.episodes = 0
+        self.steps = 0
+        """Of environments, those by which states were found included."""
         self._base = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
         self._tokenizer = tokenizer
 
     def states(self, tasks: Sequence[Task]) -> list[State]:
         """The states that the base model comes through, played once for each task."""
+        if self.world.max_turns == 1:
+            return [State(task, opening(self.world, self.world.open(task).observe())) for task in tasks]
         rollouts = play_with_model(
             self.world,
             tasks,
@@ -59,6 +66,7 @@ class PlayedOut:
             generator=generator_of(CPU, self.plan.seed),
             max_new_tokens=self.plan.online.max_new_tokens,
         )
+        self.steps += sum(len(episode.outcomes) for episode, _ in rollouts)
         return [
             State(episode.task, episode.messages[: 2 * turn + 1])
             for episode, _ in rollouts
@@ -86,6 +94,7 @@ class PlayedOut:
             still = []
             for place, action in zip(running, actions, strict=True):
                 outcome = environments[place].step(action)
+                self.steps += 1
                 rewards[place] += outcome.reward
                 said: list[Message] = [
                     {"role": "assistant", "content": action},
@@ -99,8 +108,20 @@ class PlayedOut:
         return rewards
 
 
-def train_with_rloo(base: Path, judge: PlayedOut, states: Sequence[State], directory: Path) -> PreTrainedModel:
-    """TRL's RLOO with the plan's settings."""
+class Until(TrainerCallback):
+    """Ends a training when the judge's environments have made so many steps."""
+
+    def __init__(self, judge: PlayedOut, steps: int) -> None:
+        self._judge, self._steps = judge, steps
+
+    def on_step_end(self, _args: Any, _state: Any, control: TrainerControl, **_: Any) -> None:
+        control.should_training_stop = self._judge.steps >= self._steps
+
+
+def train_with_rloo(
+    base: Path, judge: PlayedOut, states: Sequence[State], directory: Path, most_steps: int | None = None
+) -> PreTrainedModel:
+    """TRL's RLOO with the plan's settings, until the environments have made so many steps, if a number is given."""
     plan = judge.plan
 
     def reward(completions: list[list[Message]], place: list[int], **_: Any) -> list[float]:
@@ -124,6 +145,7 @@ def train_with_rloo(base: Path, judge: PlayedOut, states: Sequence[State], direc
         train_dataset=Dataset.from_list(
             [{"prompt": state.messages, "place": place} for place, state in enumerate(states)]
         ),
+        callbacks=[] if most_steps is None else [Until(judge, most_steps)],
     )
     trainer.train()
     return trainer.model

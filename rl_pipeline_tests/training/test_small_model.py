@@ -1,5 +1,6 @@
 """The embedded base model: its tokenizer, what it can do before any training, and how it is built."""
 
+import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -13,12 +14,22 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from rl_pipeline.environments.crafting import COMMANDS, CraftingWorld
+from rl_pipeline.environments.environment import UnknownWorld
+from rl_pipeline.environments.reasoning import ReasoningGymWorld
+from rl_pipeline.environments.worlds import Worlds, read_worlds
 from rl_pipeline.training.program.generation import play_with_model
-from rl_pipeline.training.small_model.building import AnotherSmallModel, build_small_model
+from rl_pipeline.training.small_model.building import (
+    WORLDS_FILE,
+    AnotherSmallModel,
+    build_small_model,
+    world_of_ancestor,
+    world_of_small_model,
+)
 from rl_pipeline.training.small_model.tokenizer import SPECIAL_TOKENS, train_tokenizer
 from rl_pipeline_tests.waiting import wait_until
 
 WORLD = CraftingWorld()
+SIBLINGS = "reasoning-gym:aiw"
 FEW = 48
 """Demonstrations of a model that only has to be built."""
 BUILDER = (
@@ -119,3 +130,40 @@ def test_a_directory_with_something_else_is_not_taken_for_the_model(tmp_path: Pa
     for directory, seed in ((built, 1), (tmp_path / "other", 0)):
         with pytest.raises(AnotherSmallModel, match="remove it"):
             build_small_model(directory, seed=seed, demonstrations=FEW)
+
+
+def test_a_model_of_another_world_says_which_it_knows_and_sees_every_digit(tmp_path: Path) -> None:
+    built = build_small_model(tmp_path / "siblings", world=SIBLINGS, demonstrations=FEW)
+    assert build_small_model(built, world=SIBLINGS, demonstrations=FEW) == built
+    with pytest.raises(AnotherSmallModel, match="remove it"):
+        build_small_model(built, demonstrations=FEW)
+    known, world = Worlds(read_worlds(WORLDS_FILE)).find(SIBLINGS), world_of_small_model(built)
+    assert isinstance(world, ReasoningGymWorld)
+    assert world.tasks(3, seed=1) == known.tasks(3, seed=1), "the recipe has the configuration"
+    tokenizer = AutoTokenizer.from_pretrained(built)
+    assert [tokenizer.decode([token]) for token in tokenizer("1234")["input_ids"]] == list("1234")
+    randomness = torch.Generator().manual_seed(5)
+    model = AutoModelForCausalLM.from_pretrained(built)
+    assert len(play_with_model(world, world.tasks(4, seed=2), model, tokenizer, generator=randomness)) == 4
+
+
+def test_no_model_is_made_for_any_other_world(tmp_path: Path) -> None:
+    for world in ("reasoning-gym:family_relationships", "chain_sum", "agentgym:textcraft"):
+        with pytest.raises(UnknownWorld, match=f"use one of crafting, .*{SIBLINGS}"):
+            build_small_model(tmp_path / "model", world=world, demonstrations=FEW)
+
+
+def test_what_was_trained_from_a_small_model_knows_its_world(tmp_path: Path) -> None:
+    for name, recipe in {
+        "crafts": {"revision": 1},
+        "counts": {"revision": 1, "world": SIBLINGS, "config": {"max_entities": 2}},
+    }.items():
+        base, child, grandchild = (tmp_path / f"{name}{generation}" for generation in range(3))
+        for directory in (base, child, grandchild):
+            directory.mkdir()
+        (base / "recipe.json").write_text(json.dumps(recipe))
+        (child / "training_plan.json").write_text(json.dumps({"base_model": base.name}))
+        (grandchild / "training_plan.json").write_text(json.dumps({"base_model": child.name}))
+        found = [world_of_ancestor(one, tmp_path.joinpath) for one in (base, child, grandchild)]
+        assert [world.name for world in found if world] == [recipe.get("world", WORLD.name)] * 3
+    assert world_of_ancestor(tmp_path, tmp_path.joinpath) is None

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from tempfile import mkdtemp
 
+from rl_pipeline.environments.crafting import CraftingWorld
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.stores.objects import Objects, StoredObject
 from rl_pipeline.training.checkpoints.manifest import MANIFEST, SIGNATURE
@@ -25,9 +26,15 @@ from rl_pipeline.training.checkpoints.signing import PublicKeys, SignatureReject
 from rl_pipeline.training.checkpoints.storage import verify
 from rl_pipeline.training.plans.model_size import size_of_model
 from rl_pipeline.training.plans.presets import hub_name_of
-from rl_pipeline.training.small_model.building import build_small_model, is_small_model
+from rl_pipeline.training.small_model.building import (
+    SmallWorld,
+    build_small_model,
+    small_world,
+    world_of_small_model,
+)
 
 EMBEDDED = "embedded-small"
+"""The small model of the crafting world; `embedded-small@<world>` is that of another."""
 _CONFIG = "config.json"
 _RECIPE = "recipe.json"
 _OURS = re.compile(r"[^/]+/final")
@@ -37,8 +44,8 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _LONGEST_NAME = 150
 _BUILD = """
 import pathlib, sys
-from rl_pipeline.training.small_model.building import build_small_model, is_small_model
-build_small_model(pathlib.Path(sys.argv[1]))
+from rl_pipeline.training.small_model.building import build_small_model
+build_small_model(pathlib.Path(sys.argv[1]), world=sys.argv[2])
 """
 
 
@@ -72,9 +79,10 @@ class BaseModels:
         if ours or name.startswith("s3://"):
             return self._from_objects(name, ours)
         directory = self._place(name)
-        if name == EMBEDDED:
-            _build_embedded(directory)
         kept = self.directory / _as_name(name)
+        embedded, _, world = name.partition("@")
+        if embedded == EMBEDDED:
+            _build_embedded(kept, world or CraftingWorld.name)
         for place in (directory, kept):
             if (place / _CONFIG).is_file():
                 return _checked(place)
@@ -89,13 +97,16 @@ class BaseModels:
                 _fetch_from_hub(hub_name, unfinished, kept, self.hub)
         return kept
 
-    def is_small(self, name: str) -> bool:
-        """Whether a base model is the one that is made here, which knows the crafting world alone.
+    def small_world(self, name: str) -> SmallWorld | None:
+        """The world that a base model knows, and nothing but it, if it is one that is made here.
 
         Nothing is fetched for it: what is not on this machine is that only by its name.
         """
-        directory = self._place(name)
-        return is_small_model(directory) if directory.exists() else name == EMBEDDED
+        for place in (self._place(name), self.directory / _as_name(name)):
+            if place.exists():
+                return world_of_small_model(place)
+        embedded, _, world = name.partition("@")
+        return small_world(world or CraftingWorld.name) if embedded == EMBEDDED else None
 
     def _place(self, name: str) -> Path:
         return Path(name.removeprefix("file://")) if "/" in name else self.directory / name
@@ -130,19 +141,22 @@ def is_signed(directory: Path) -> bool:
     return (directory / SIGNATURE).exists()
 
 
-def _build_embedded(directory: Path) -> None:
+def _build_embedded(directory: Path, world: str) -> None:
     """In a process of its own: what trains stays out of this one. Of one that is there the recipe is compared, unless
     it was placed there by hand."""
     if directory.exists():
         if (directory / _RECIPE).exists():
-            build_small_model(directory)
+            build_small_model(directory, world=world)
         return
     build = subprocess.run(  # noqa: S603 - the program is our own
-        [sys.executable, "-c", _BUILD, str(directory)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", _BUILD, str(directory), world], capture_output=True, text=True, check=False
     )
     if build.returncode != 0:
         reason = (build.stderr.strip() or "it said nothing").splitlines()[-1]
-        raise BaseModelUnavailable(f"The embedded model cannot be built ({reason[:300]}): install rl-pipeline[train].")
+        raise BaseModelUnavailable(
+            f"The embedded model cannot be built ({reason[:300]}): correct its name, or install"
+            " rl-pipeline[train,environments]."
+        )
 
 
 def _checked(directory: Path) -> Path:

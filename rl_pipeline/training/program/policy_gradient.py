@@ -241,6 +241,7 @@ class PolicyGradientTrainer(Trainer):
         facts = {
             "success_rate": [episode.success for episode in episodes if episode.success is not None],
             "episode_tokens": [len(episode.token_ids) for episode in episodes],
+            "episode_turns": [len(episode.rewards) for episode in episodes],
         }
         for name, of_episodes in facts.items():
             if of_episodes:

@@ -32,7 +32,7 @@ _MEASURES = (
     ("holdout_loss", "holdout_loss", -1),
     ("reward_mean", "reward", 1),
 )
-_CURVES = ("loss", "reward_mean", "reward_std", "policy_entropy", "kl_divergence", "learning_rate")
+_CURVES = ("loss", "reward_mean", "reward_std", "episode_turns", "policy_entropy", "kl_divergence", "learning_rate")
 
 
 @dataclass(frozen=True)

@@ -30,13 +30,21 @@ CHAT_TEMPLATE = """\
 {%- if add_generation_prompt %}{{- '<|assistant|>' }}{% endif %}"""
 
 
-def train_tokenizer(texts: Iterable[str], vocabulary: int) -> "PreTrainedTokenizerFast":
-    """A tokenizer whose merges come from `texts`; words keep the space before them."""
+def train_tokenizer(texts: Iterable[str], vocabulary: int, *, single_digits: bool = False) -> "PreTrainedTokenizerFast":
+    """A tokenizer whose merges come from `texts`; words keep the space before them.
+
+    With `single_digits` each is a token of its own: who shall reckon has to see them.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = (
+        pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level])
+        if single_digits
+        else byte_level
+    )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,

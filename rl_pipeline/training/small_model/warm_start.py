@@ -15,7 +15,10 @@ _SCALE_OF_FIRST_WEIGHTS = 0.08
 """Near 1/√hidden: with the usual 0.02, made for wide models, a narrow one learns several times more slowly."""
 _BATCH = 8
 _WINDOW = 8 * _BATCH
-_LEARNING_RATE = 3e-3
+ON_ATTEMPTS = 3e-3
+"""The learning rate for lessons of many commands."""
+ON_ANSWERS = 1e-3
+"""For lessons of a few tokens: with the higher one a model learns what is answered most, whatever is asked."""
 _WARM_UP, _DECAY_FROM = 0.05, 0.5
 _MOST_GRADIENT = 1.0
 
@@ -72,13 +75,15 @@ def lessons_of(demonstrations: Sequence[Demonstration], tokenizer: "PreTrainedTo
     return lessons
 
 
-def imitate(model: "Qwen2ForCausalLM", lessons: Sequence[Lesson], seed: int) -> None:
+def imitate(
+    model: "Qwen2ForCausalLM", lessons: Sequence[Lesson], seed: int, learning_rate: float = ON_ATTEMPTS
+) -> None:
     """Go through the lessons once, in an order drawn by `seed`."""
     import torch
     from torch.nn.functional import cross_entropy
 
     steps = len(lessons) // _BATCH
-    optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _pace(step / steps))
     model.train()
     for token_ids, imitated in _batches(lessons, steps, seed):

@@ -72,16 +72,21 @@ def test_a_directory_is_used_where_it_is(models: BaseModels, tmp_path: Path) -> 
     assert models.find(f"file://{directory}") == directory
 
 
-def test_whether_a_model_is_the_small_one_is_told_without_fetching_it(tmp_path: Path) -> None:
+def test_which_world_alone_a_model_knows_is_told_without_fetching_it(tmp_path: Path) -> None:
     def nobody_asks(url: str) -> Any:
         raise AssertionError(url)
 
     models = BaseModels(tmp_path / "models", nobody_asks, PublicKeys({}))
     copied = write_model(tmp_path / "copied", {**FILES, "recipe.json": b"{}"})
-    names = [str(copied), f"file://{copied}", EMBEDDED, "s3://bucket/job/final", "Qwen/Qwen2.5-7B", "qwen"]
-    assert [models.is_small(name) for name in names] == [True, True, True, False, False, False]
+    crafting = [str(copied), f"file://{copied}", EMBEDDED]
+    assert [world and world.name for world in map(models.small_world, crafting)] == ["crafting"] * 3
+    asked = models.small_world(f"{EMBEDDED}@reasoning-gym:aiw")
+    assert asked is not None
+    assert asked.name == "reasoning-gym:aiw"
+    others = ["s3://bucket/job/final", "Qwen/Qwen2.5-7B", "qwen"]
+    assert [models.small_world(name) for name in others] == [None] * 3
     write_model(tmp_path / "models" / EMBEDDED)
-    assert not models.is_small(EMBEDDED), "somebody has put another model there"
+    assert models.small_world(EMBEDDED) is None, "somebody has put another model there"
 
 
 @pytest.mark.parametrize(
@@ -90,6 +95,7 @@ def test_whether_a_model_is_the_small_one_is_told_without_fetching_it(tmp_path: 
         ("qwen2.5-32b-instruct", "qwen2.5-32b-instruct"),
         ("Qwen/Qwen2.5-7B", "Qwen--Qwen2.5-7B"),
         (EMBEDDED, EMBEDDED),
+        (f"{EMBEDDED}@reasoning-gym:aiw", f"{EMBEDDED}--reasoning-gym--aiw"),
     ],
 )
 def test_a_model_is_found_by_name_among_the_models(models: BaseModels, name: str, directory: str) -> None:
@@ -270,6 +276,12 @@ def test_a_checkpoint_that_was_released_to_a_directory_must_be_signed_too(models
     assert is_signed(models.find(objects.url("trusted/final"), objects))
     with pytest.raises(SignatureRejected):
         models.find(objects.url("foreign/final"), objects)
+
+
+def test_an_embedded_model_of_a_world_that_none_is_made_for_is_a_clear_error(models: BaseModels) -> None:
+    with pytest.raises(BaseModelUnavailable, match="there is no world 'nowhere': use one of crafting"):
+        models.find(f"{EMBEDDED}@nowhere")
+    assert nothing_is_left(models)
 
 
 def test_an_embedded_model_of_another_recipe_is_not_taken_for_this_one(models: BaseModels) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rl_pipeline.definitions import build_definitions
+from rl_pipeline.environments.crafting import CraftingWorld
 from rl_pipeline.resources.deployment import DeploymentResource
 from rl_pipeline.validation.answers import ChatEndpoint
 from rl_pipeline.validation.inspect_runner import InspectTask
@@ -42,7 +43,9 @@ def written(directory: Path, text: str) -> Path:
 
 
 def test_a_task_takes_the_place_of_a_suite_or_stands_beside_them(tmp_path: Path) -> None:
-    suites = {suite.name: suite for suite in suites_for(True, None, items=40, inspect_file=written(tmp_path, FILE))}
+    suites = {
+        suite.name: suite for suite in suites_for(CraftingWorld(), None, items=40, inspect_file=written(tmp_path, FILE))
+    }
     assert suites.keys() == {*BENCHMARKS, *SAFETY, "our_tickets"}
     coding, tickets = suites["code_generation"], suites["our_tickets"]
     assert (coding.kind, coding.minimum, coding.floor, len(coding.items)) == ("benchmark", 20, 0.4, 164)
@@ -82,7 +85,7 @@ def test_a_setting_alone_puts_the_tasks_into_the_pipeline(tmp_path: Path, monkey
     monkeypatch.setenv("RL_PIPELINE_HOME", str(tmp_path))
     resource = (build_definitions().resources or {})["deployment"]
     assert isinstance(resource, DeploymentResource)
-    assert "our_tickets" in {suite.name for suite in resource.validation_suites(speaks_only_crafting=False)}
+    assert "our_tickets" in {suite.name for suite in resource.validation_suites(None)}
 
 
 RUNNER = """
