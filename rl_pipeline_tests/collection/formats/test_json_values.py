@@ -115,15 +115,15 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, shape: str) -> None:
     begin, between, end = {"items": ("[", ",", "]"), "lines": ("", "\n", "\n"), "members": ("{", ",", "}")}[shape]
     file = tmp_path / "many.json"
     with file.open("w") as out:
-        for number in range(150):
+        for number in range(400):
             key = f'"{number}":' if shape == "members" else ""
             out.write(f"{between if number else begin}{key}{record}")
         out.write(end)
-    assert file.stat().st_size > 15_000_000
+    assert file.stat().st_size > 40_000_000
     importer = Importer(refuse=lambda refusal: pytest.fail(refusal.detail))
     tracemalloc.start()
     count = sum(1 for _ in importer.trajectories([file]))
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert count == 150
-    assert most < 8_000_000
+    assert count == 400
+    assert most < 16_000_000, "a few records, and what other threads of the tests hold"
