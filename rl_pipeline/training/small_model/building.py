@@ -28,7 +28,7 @@ DEMONSTRATIONS = 2800
 """Enough to know most of tiers 1 and 2, too few to be good at them: there is something left to learn."""
 
 ANSWERS = 16_000
-"""As many of a world of single questions: each teaches a few tokens."""
+"""In a world of single questions, each of which teaches a few tokens; how many are enough is not measured yet."""
 
 SmallWorld = CraftingWorld | ReasoningGymWorld
 
