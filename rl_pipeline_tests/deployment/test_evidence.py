@@ -78,7 +78,9 @@ def test_strata_multiply_within_a_ratio_and_ratios_and_starts_are_averaged() -> 
 
 def test_bad_ratings_count_among_rated_sessions_alone() -> None:
     rated = columns((Arm(1000, 0, rated=10, negative=2), Arm(1000, 0, rated=10, negative=0)))
-    assert feedback_path(rated).values == pytest.approx([begun_at_once(2.7551)], abs=1e-4)
+    # Two bad ratings against none, as with errors; and ten good ones of the control against eight.
+    praised = np.mean([r**10 / (1 + (r - 1) / 2) ** 18 for r in (2, 3, 4, 6, 10, 25)])
+    assert feedback_path(rated).values == pytest.approx([begun_at_once((2.7551 + praised) / 2)], abs=1e-4)
     assert errors_path(rated).values == pytest.approx([1.0])
 
 
