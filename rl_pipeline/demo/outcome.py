@@ -10,8 +10,8 @@ from rl_pipeline.demo.profile import DemoFailed, DemoProfile
 from rl_pipeline.demo.sabotage import TakenBack
 
 _TWO_ERRORS = 2.0
-_MOST_WANTED = 0.30
-"""Of gain: what three cycles must come to. A model cannot get better without end."""
+_CYCLES_COUNTED = 3
+"""More cycles need not bring more: a model cannot get better without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Outcome:
 def check(outcome: Outcome, profile: DemoProfile) -> None:
     """A demo in which too little is learnt, a cycle makes it worse beyond the error bars, or what is bad stays, has
     failed."""
-    wanted = min(profile.least_gain * profile.cycles, _MOST_WANTED)
+    wanted = profile.least_gain * min(profile.cycles, _CYCLES_COUNTED)
     if outcome.gain < wanted:
         raise DemoFailed(f"the last model gained {outcome.gain:+.1%} over the base, and {wanted:.0%} was the least")
     for before, after in pairwise([outcome.base, *(cycle.measured for cycle in outcome.cycles)]):

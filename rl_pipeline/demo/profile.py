@@ -29,7 +29,7 @@ class DemoProfile:
     """That play at once."""
     measured: int = 400
     """Held-out tasks on which every model in service is measured."""
-    least_gain: float = 0.10
+    least_gain: float = 0.05
     """Of success on those, over the base model, for each cycle up to the third: a run that gains less fails."""
     sabotage: bool = True
     seed: int = 0
