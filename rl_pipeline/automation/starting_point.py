@@ -20,12 +20,14 @@ from rl_pipeline.training.triggers import OnItsWay
 def starting_point(training: TrainingResource, messages: JetStream, tables: Warehouse) -> StartingPoint:
     """The checkpoint of the model in service; before one was trained here, the base model. Raises `StartUnknown`.
 
-    Never a candidate, whatever its share of the traffic: it may be taken back yet.
+    Never a candidate that still shares the traffic with its control: nobody knows yet which is better. One that bakes
+    has won and has all of it; should it be taken back yet, what has not begun to go on from it is cancelled.
     """
     state = _in_service(messages, tables) if training.train_from == "serving" else None
     if state is None:
         return StartingPoint(training.base_model)
-    serving = state.models[state.serving]
+    baking = state.rollout if state.phase == "baking" else None
+    serving = state.models[baking.candidate if baking else state.serving]
     # What was not trained here has no checkpoint of ours; the first model is the base model itself.
     if serving.training_job_id is None or serving.checkpoint_path is None:
         return StartingPoint(training.base_model)
@@ -44,7 +46,7 @@ def rolled_back_models(messages: JetStream) -> Collection[str]:
 def model_on_its_way(
     training: TrainingResource, messages: JetStream, tables: Warehouse, now: datetime
 ) -> OnItsWay | None:
-    """A model from which a training would start that starts later: one that was trained, or is being rolled out.
+    """A model from which a training would start that starts later: one that was trained, or grows as a canary.
 
     While it cannot be told what is in service, none: a request that names no model then waits by itself.
     """
@@ -59,7 +61,7 @@ def model_on_its_way(
     if state is None:
         return None
     waits = state.frozen is not None or state.phase in ("awaiting_approval", "testing")
-    if state.rollout is not None:
+    if state.rollout is not None and state.phase != "baking":
         return OnItsWay(state.rollout.candidate, now - state.rollout.started_at, waits)
     return replace(trained, waits_for_a_person=waits) if trained else None
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rl_pipeline.errors import PipelineError
-from rl_pipeline.stores.stream import StreamUnavailable
 
 _log = logging.getLogger(__name__)
 _ASK_AGAIN_SECONDS = 0.5
@@ -94,8 +93,9 @@ class KeptLease:
 def keep(leases: Leases, name: str, owner: str, seconds: int, *, patience_seconds: float = 0.0) -> Iterator[KeptLease]:
     """Hold a lease for the length of the block. Raises `LeaseHeld` when another owner has it, and keeps it so long.
 
-    While the server cannot be reached the lease counts as kept, although it may run out: a training of many hours must
-    outlive a restart of NATS. Whoever is about to do what cannot be undone calls `confirm`, which then finds out.
+    While the server cannot be reached, or has lost the bucket, the lease counts as kept, although it may run out: a
+    training of many hours must outlive a restart of NATS. Whoever is about to do what cannot be undone calls `confirm`,
+    which then finds out.
     """
     deadline = time.monotonic() + patience_seconds
     while (lease := leases.acquire(name, owner, seconds)) is None:
@@ -112,8 +112,8 @@ def keep(leases: Leases, name: str, owner: str, seconds: int, *, patience_second
         renewing.join()
         try:
             kept.release()
-        except StreamUnavailable as unavailable:
-            _log.warning("the lease %s ends by itself: %s", name, unavailable)
+        except PipelineError as refused:
+            _log.warning("the lease %s ends by itself: %s", name, refused)
 
 
 def _renew(kept: KeptLease, pause_seconds: float, ended: threading.Event) -> None:
@@ -124,9 +124,9 @@ def _renew(kept: KeptLease, pause_seconds: float, ended: threading.Event) -> Non
         except LeaseLost as lost:
             _log.error("%s", lost)
             return
-        except StreamUnavailable as unavailable:
+        except Exception as failed:  # noqa: BLE001  # whatever it is: if this thread ended, nobody would see the lease lost
             if not is_away:
-                _log.warning("a lease could not be renewed: %s", unavailable)
+                _log.warning("a lease could not be renewed: %s", failed)
             is_away = True
         else:
             is_away = False

@@ -139,7 +139,7 @@ def carry_out_attempt(run: AttemptRun, *, is_canceling: Callable[[], bool]) -> C
     """
     try:
         with ending_in_its_row(run.tables, run.attempt, is_canceling):
-            return _completed(run)
+            return _completed(run, is_canceling)
     except BaseException:
         _end_for_people(run)
         raise
@@ -189,7 +189,7 @@ def _end_for_people(run: AttemptRun) -> None:
         _log.warning("the tracker may show attempt %d of %s as running: %s", number, job_id, unanswered)
 
 
-def _completed(run: AttemptRun) -> CompletedAttempt:
+def _completed(run: AttemptRun, is_canceling: Callable[[], bool]) -> CompletedAttempt:
     finished = finished_before(run.site, run.attempts)
     if finished is None:
         finished, dataset = _train(run)
@@ -201,7 +201,7 @@ def _completed(run: AttemptRun) -> CompletedAttempt:
     run.lease.confirm()
     check_wanted(run.tables, run.job.job_id)
     curves = describe(finished, _card(dataset), _lineage(run.job, finished, dataset))
-    with _withdrawn_if_cancelled(run):
+    with _withdrawn_if_cancelled(run, is_canceling):
         released = store(finished, run.job, run.models, run.signing_key)
         record(run.tables, finished, run.job, dataset.dataset_id, released)
         registration = register(run.tracker, finished, run.job, dataset.dataset_id, released)
@@ -221,12 +221,17 @@ def _completed(run: AttemptRun) -> CompletedAttempt:
 
 
 @contextmanager
-def _withdrawn_if_cancelled(run: AttemptRun) -> Iterator[None]:
+def _withdrawn_if_cancelled(run: AttemptRun, is_canceling: Callable[[], bool]) -> Iterator[None]:
     """A delivery that breaks is ended by the next attempt; of a job that was cancelled nothing stays released."""
     try:
         yield
-    except BaseException:
-        if not job_of(run.tables, run.job.job_id).is_wanted:
+    except BaseException as broken:
+        job = job_of(run.tables, run.job.job_id)
+        # Who cancels the run in the UI has told Dagster alone: the job's row learns of it from this attempt's end.
+        stopped = not isinstance(broken, Exception)
+        if not job.is_wanted or (
+            stopped and outcome_of_stop(job.state, run_is_canceling=is_canceling())[0] == "cancelled"
+        ):
             withdraw(run.tables, run.models, run.tracker, run.job, datetime.now(UTC))
         raise
 

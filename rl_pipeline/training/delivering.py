@@ -41,7 +41,7 @@ _BEST_OF_THE_OTHERS = """
     FROM model_checkpoints FINAL WHERE id IN (
         SELECT id FROM model_checkpoints FINAL
         WHERE id != {id:String} AND NOT shadow AND pruned_at IS NULL
-            AND JSONExtract(performance_metrics, 'improvement', 'Nullable(Float64)') IS NOT NULL
+            AND JSONExtract(performance_metrics, 'improvement', 'Nullable(Float64)') > 0
             AND (base_model, JSONExtractString(performance_metrics, 'measure')) IN (
                 SELECT base_model, JSONExtractString(performance_metrics, 'measure')
                 FROM model_checkpoints FINAL WHERE id = {id:String}
@@ -108,7 +108,7 @@ def record(
     checkpoint_id = _released_at(job)
     others = _best_others(warehouse, checkpoint_id, finished.plan.base_model, finished.result.get("measure"))
     gain = finished.result.get("improvement")
-    is_best = not job.shadow and gain is not None and all(gain > other for other in others.values())
+    is_best = not job.shadow and gain is not None and gain > 0 and all(gain > other for other in others.values())
     row = {
         "id": checkpoint_id,
         "agent_id": AGENT,

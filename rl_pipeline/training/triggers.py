@@ -21,6 +21,7 @@ from datetime import datetime, timedelta
 from uuid import UUID, uuid5
 
 from rl_pipeline.contracts import Priority, TrainingRequest, TriggerReason
+from rl_pipeline.contracts.training_request import Evaluation
 from rl_pipeline.contracts.trajectory import Domain
 from rl_pipeline.training.degradation import ServingModel, needs_training
 from rl_pipeline.training.jobs.requests import PRIORITIES
@@ -149,6 +150,7 @@ def request_for(decision: Decision, policy: TriggerPolicy, *, requester: str, no
             "training_config": {
                 "dataset": {"source": "clickhouse", "sample_size": policy.sample_size, "filter": chosen}
             },
+            "evaluation": Evaluation().model_dump(include={"metrics", "benchmark_tasks"}),
             "metadata": metadata,
         }
     )

@@ -87,15 +87,17 @@ def put(place: TrainingPlace, state: DesiredState, **changes: Any) -> None:
     assert states.swap(changed.encoded(), known.revision if known else 0)
 
 
-@pytest.mark.parametrize("phase", ["ramping", "baking"])
-def test_enough_new_trajectories_wait_for_a_model_that_is_being_rolled_out(
-    place: TrainingPlace, resources: dict[str, Any], phase: str
+@pytest.mark.parametrize(
+    "then", [steady(2, SECOND), ramping(2, FIRST, SECOND, 1.0).model_copy(update={"phase": "baking"})]
+)
+def test_enough_new_trajectories_wait_for_a_model_that_is_being_rolled_out_but_not_for_its_bake(
+    place: TrainingPlace, resources: dict[str, Any], then: DesiredState
 ) -> None:
     rewarded(place, THRESHOLD)
-    put(place, ramping(1, FIRST, SECOND, 0.25), phase=phase)
+    put(place, ramping(1, FIRST, SECOND, 0.25))
     assert "v2 is on its way into service" in sensed(resources)
     assert requests(place) == []
-    put(place, steady(2, SECOND))
+    put(place, then)
     assert "threshold" not in sensed(resources)
     assert [request.trigger_reason for request in requests(place)] == ["threshold_reached"]
 

@@ -145,13 +145,15 @@ def test_a_training_goes_on_from_the_model_in_service_unless_each_is_to_start_an
     assert base_of(place, resources, instance, "from-the-trained") == start
 
 
-@pytest.mark.parametrize(("phase", "share"), [("ramping", 0.9), ("testing", 0.9), ("baking", 1.0)])
-def test_no_training_starts_from_a_candidate_however_much_of_the_traffic_it_has(
-    place: TrainingPlace, resources: dict[str, Any], instance: dg.DagsterInstance, phase: str, share: float
+@pytest.mark.parametrize(("phase", "start"), [("ramping", "job-1"), ("testing", "job-1"), ("baking", "job-2")])
+def test_a_training_starts_from_a_candidate_only_once_it_has_won_all_of_the_traffic(
+    place: TrainingPlace, resources: dict[str, Any], instance: dg.DagsterInstance, phase: str, start: str
 ) -> None:
-    state = ramping(1, trained("job-1"), trained("job-2"), share).model_copy(update={"phase": phase})
+    state = ramping(1, trained("job-1"), trained("job-2"), 1.0 if phase == "baking" else 0.9).model_copy(
+        update={"phase": phase}
+    )
     JetStreamDesiredStates(place.messages).swap(state.encoded(), 0)
-    assert base_of(place, resources, instance, "job") == "s3://models/job-1/final"
+    assert base_of(place, resources, instance, "job") == f"s3://models/{start}/final"
 
 
 def test_a_training_that_was_to_go_on_from_a_model_which_was_rolled_back_is_not_started(

@@ -180,6 +180,28 @@ def test_a_lease_outlives_a_restart_of_the_server(tmp_path: Path) -> None:
 def is_confirmed(kept: KeptLease) -> bool:
     try:
         kept.confirm()
-    except StreamUnavailable:
+    except (StreamUnavailable, StreamMissing):
         return False
     return True
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["nobody has taken it", "somebody else has it"])
+def test_a_lease_whose_bucket_is_lost_is_renewed_once_the_bucket_is_back_unless_somebody_else_has_it(
+    stream: JetStream, leases: JetStreamLeases, others: JetStreamLeases, caplog: pytest.LogCaptureFixture, taken: bool
+) -> None:
+    with keep(leases, "training", "one", 1) as kept:
+        stream.request(f"STREAM.DELETE.{LEASES.name}")
+        wait_until(lambda: "could not be renewed" in caplog.text)
+        bootstrap(stream)
+        if taken and others.acquire("training", "two", LONG):
+            wait_until(kept.lost.is_set)
+        else:
+            wait_until(lambda: others.holder("training") == "one")
+            assert not kept.lost.is_set()
+
+
+def test_who_leaves_while_the_bucket_is_lost_has_done_what_was_to_be_done(
+    stream: JetStream, leases: JetStreamLeases
+) -> None:
+    with keep(leases, "training", "one", LONG):
+        stream.request(f"STREAM.DELETE.{LEASES.name}")

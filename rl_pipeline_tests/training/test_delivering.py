@@ -49,7 +49,8 @@ def plan_of(job_id: str, **fields: Any) -> TrainingPlan:
     return TrainingPlan(**{"job_id": job_id, "algorithm": "dpo", "base_model": "small", **fields})
 
 
-def measured(measure: str, key: str, reached: float | None, base: float = 0.2) -> dict[str, Any]:
+def measured(measure: str, key: str, reached: float | None, base: float | None = None) -> dict[str, Any]:
+    base = base if base is not None else 0.9 if key == "holdout_loss" else 0.05
     final = {} if reached is None else {key: reached}
     gain = None if reached is None else (base - reached if key == "holdout_loss" else reached - base)
     return {"measure": measure, "base": {key: base}, "final": final, "improvement": gain}
@@ -171,10 +172,13 @@ def test_each_base_and_each_measure_has_a_best_of_its_own(deliveries: Deliveries
     assert deliveries.best() == ["a", "b", "c"]
 
 
-def test_what_was_not_measured_and_what_is_a_shadow_are_never_the_best(deliveries: Deliveries) -> None:
+def test_what_was_not_measured_what_is_a_shadow_and_what_is_worse_than_its_base_are_never_the_best(
+    deliveries: Deliveries,
+) -> None:
     deliveries.deliver("unmeasured")
     deliveries.deliver("incomplete", **measured("success", "success_sampled", None))
     deliveries.deliver("shadow", shadow=True, **measured("success", "success_sampled", 0.9))
+    deliveries.deliver("worse", **measured("success", "success_sampled", 0.3, base=0.4))
     assert deliveries.best() == []
     deliveries.deliver("plain", **measured("success", "success_sampled", 0.3))
     assert deliveries.best() == ["plain"]
@@ -275,7 +279,7 @@ def test_the_result_of_an_attempt_is_what_its_status_tells(
     assert status.artifacts is not None
     assert status.artifacts.model_card == f"{released.url}/{MODEL_CARD}"
     assert status.evaluation_results is not None
-    assert status.evaluation_results.improvement_over_baseline == pytest.approx(0.4)
+    assert status.evaluation_results.improvement_over_baseline == pytest.approx(0.55)
 
 
 @pytest.fixture
@@ -327,7 +331,7 @@ def test_a_cancelled_job_releases_nothing(place: TrainingPlace) -> None:
 class InterruptedWhenReleased(DiskObjects):
     """A store whose user is interrupted as soon as a checkpoint in it is complete."""
 
-    interrupt: Callable[[], None]
+    interrupt: Callable[[], None] = staticmethod(lambda: None)
 
     def create(self, key: str, data: bytes) -> StoredObject:
         super().create(key, data)
@@ -349,6 +353,20 @@ def test_of_a_job_that_is_cancelled_while_its_model_is_stored_nothing_stays(plac
         place.carry_out(attempt, models=models, canceling=True)
     assert place.attempts("job")[-1].outcome == "cancelled"
     assert list(models.list()) == []
+
+
+@pytest.mark.parametrize(
+    ("canceling", "outcome"), [(True, "cancelled"), (False, "failed")], ids=["cancelled", "machine stops"]
+)
+def test_of_a_run_that_is_cancelled_in_the_ui_while_its_model_is_stored_nothing_stays(
+    place: TrainingPlace, canceling: bool, outcome: str
+) -> None:
+    attempt = undelivered(place)
+    models = InterruptedWhenReleased(place.directory / "released")
+    with pytest.raises(KeyboardInterrupt):
+        place.carry_out(attempt, models=models, canceling=canceling)
+    assert place.attempts("job")[-1].outcome == outcome
+    assert bool(list(models.list())) is not canceling
 
 
 def test_a_run_that_has_lost_its_lease_releases_nothing(place: TrainingPlace) -> None:

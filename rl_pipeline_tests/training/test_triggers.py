@@ -1,5 +1,6 @@
 """The decision about a training, row by row of its table, and when a model counts as worse."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -29,6 +30,7 @@ from rl_pipeline.training.triggers import (
     patience_for,
     request_for,
 )
+from rl_pipeline.validation.suite import BENCHMARKS
 from rl_pipeline_tests.training.job_values import NOW
 
 POLICY = TriggerPolicy()
@@ -158,7 +160,9 @@ def test_the_request_of_the_second_scenario() -> None:
     knobs = request.training_config.hyperparameters
     assert (knobs.learning_rate, knobs.batch_size, knobs.epochs) == (1e-5, 32, 3)
     assert request.metadata.notes == "5,127 new trajectories since the last training"
-    assert serialize(request)
+    told = json.loads(serialize(request))["evaluation"]
+    assert told["metrics"] == ["reward", "task_completion", "efficiency"]
+    assert tuple(told["benchmark_tasks"]) == BENCHMARKS
 
 
 def test_a_request_because_of_degradation_names_the_model() -> None:

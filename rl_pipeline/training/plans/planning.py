@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from rl_pipeline.contracts.training_request import Algorithm, TrainingRequest
+from rl_pipeline.contracts.training_request import Algorithm, Evaluation, TrainingRequest
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.training.plans.machine import Machine
 from rl_pipeline.training.plans.plan import (
@@ -283,10 +283,11 @@ def _say_what_is_not_followed(draft: _Draft, request: TrainingRequest, machine: 
             draft.notes.append(f"It trains on {found}, not on the GPU {wanted[:40]!r} that was asked for.")
     if config.checkpointing.storage_path is not None:
         draft.notes.append("storage_path is not followed: checkpoints go to MODEL_STORAGE_PATH, where others look.")
-    if "metrics" in evaluation.model_fields_set:
+    usual = Evaluation()
+    if evaluation.metrics != usual.metrics:
         draft.notes.append("evaluation.metrics is not followed: all that the algorithm can measure is measured.")
-    if "benchmark_tasks" in evaluation.model_fields_set:
-        draft.notes.append("evaluation.benchmark_tasks are not run: it is measured on the tasks that are held out.")
+    if evaluation.benchmark_tasks != usual.benchmark_tasks:
+        draft.notes.append("evaluation.benchmark_tasks is not followed: validation runs all the benchmarks there are.")
     open_sections: dict[str, tuple[BaseModel, set[str]]] = {
         "training_config": (config, {"preset"}),
         "dataset": (config.dataset, set()),
