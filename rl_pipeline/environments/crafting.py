@@ -103,6 +103,7 @@ class CraftingEnvironment:
         self.goal = str(task.setup["goal"])
         self.inventory = Counter(task.setup["have"])
         self._useless = 0
+        self._left = commands_left(self.goal, self.inventory)
         self._done = False
         self._observation = f"Goal: {self.goal}. {self._listing()}"
         return self._observation
@@ -117,10 +118,12 @@ class CraftingEnvironment:
             return StepOutcome(self._observation, 0.0, done=True, accepted=False, success=self._has_goal())
         complaint = self._obey(action)
         success = self._has_goal()
+        before, self._left = self._left, commands_left(self.goal, self.inventory)
         self._useless = self._useless + 1 if complaint else 0
         self._done = success or self._useless >= USELESS_IN_A_ROW
         self._observation = complaint or self._listing()
-        return StepOutcome(self._observation, float(success), self._done, not complaint, success)
+        progress = (before - self._left) / CraftingWorld.max_turns
+        return StepOutcome(self._observation, float(success), self._done, not complaint, success, progress)
 
     def _has_goal(self) -> bool:
         return self.inventory[self.goal] > 0
@@ -162,6 +165,19 @@ def things_at_hand(goal: str, seed: int) -> list[str]:
     randomness = Random(f"crafting start {seed}")  # noqa: S311 - to repeat it is the point
     things = [thing for thing in _AT_HAND if thing != goal]
     return randomness.choices(things, k=randomness.randrange(_MOST_AT_HAND + 1))
+
+
+def commands_left(goal: str, inventory: Mapping[str, int]) -> int:
+    """How many commands a shortest way from `inventory` to `goal` takes."""
+    spare = Counter(inventory)
+
+    def needed(thing: str) -> int:
+        if spare[thing] > 0:
+            spare[thing] -= 1
+            return 0
+        return 1 + sum(needed(part) for part in RECIPES.get(thing, ()))
+
+    return needed(goal)
 
 
 def next_command(goal: str, inventory: Mapping[str, int]) -> str:

@@ -55,6 +55,9 @@ class StepOutcome(NamedTuple):
     """Whether the action changed anything."""
     success: bool = False
     """Whether the goal is reached."""
+    progress: float = 0.0
+    """By how much the action brought the goal nearer, as a share of the longest way, less than 0 if farther away: a
+    difference of potentials, by which rewards may be shaped. 0 where the world cannot tell."""
 
 
 class Environment(Protocol):

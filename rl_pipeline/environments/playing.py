@@ -51,6 +51,11 @@ class Episode:
         return [outcome.reward for outcome in self.outcomes]
 
     @property
+    def progress(self) -> list[float]:
+        """By how much each action brought the goal nearer."""
+        return [outcome.progress for outcome in self.outcomes]
+
+    @property
     def total_reward(self) -> float:
         """The sum of all rewards."""
         return sum(self.rewards)

@@ -54,6 +54,33 @@ def test_the_script_reaches_every_goal_without_a_wasted_command(goal: str) -> No
         assert outcome.reward == float(outcome.success)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_progress_is_the_way_that_is_left_before_an_action_less_what_is_left_after_it(seed: int) -> None:
+    randomness = Random(seed)
+    [task] = WORLD.tasks(1, seed=seed, tiers=[2])
+    environment = WORLD.open(task)
+    start = shortest_way(environment)
+    outcomes = []
+    while not (outcomes and outcomes[-1].done):
+        helps = randomness.random() < 0.6
+        said = next_command(environment.goal, environment.inventory) if helps else randomness.choice(COMMANDS)
+        outcomes.append(environment.step(said))
+        assert outcomes[-1].progress > 0 or not helps
+    assert 10 * sum(outcome.progress for outcome in outcomes) == pytest.approx(start - shortest_way(environment))
+    assert environment.step("get wood").progress == 0, "after the end nothing comes nearer"
+
+
+def shortest_way(environment: CraftingEnvironment) -> int:
+    """How many commands the script takes from here."""
+    copy = WORLD.open(WORLD.task({"goal": environment.goal, "have": []}))
+    copy.inventory = Counter(environment.inventory)
+    commands = 0
+    while copy.inventory[copy.goal] == 0:
+        copy.step(next_command(copy.goal, copy.inventory))
+        commands += 1
+    return commands
+
+
 def test_the_script_uses_what_is_at_hand() -> None:
     environment = WORLD.open(task_with("window", Counter(glass=1)))
     said = []

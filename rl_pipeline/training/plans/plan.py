@@ -97,6 +97,9 @@ class OnlinePlan(_Part):
     kl_coefficient: Annotated[float, Field(ge=0)] = 0.02
     gamma: Share = 0.99
     gae_lambda: Share = 0.95
+    shaping: Annotated[float, Field(ge=0)] = 0.0
+    """What all of the way to the goal is worth beside the goal, paid turn by turn as the world tells progress. Above 0,
+    turns are judged each by what followed it, in place of whole episodes."""
     value_coefficient: Annotated[float, Field(ge=0)] = 0.5
     entropy_coefficient: Annotated[float, Field(ge=0)] = 0.0
     temperature: PositiveNumber = 1.0

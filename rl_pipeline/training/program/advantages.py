@@ -37,18 +37,29 @@ def judge(
     """How much better each turn was than expected, by the algorithm's own estimate.
 
     `rewards` is episodes by turns, `lengths` the number of turns and `groups` the task of each episode; `values`, which
-    PPO alone has, is shaped like `rewards`.
+    PPO alone has, is shaped like `rewards`. Without values, all turns of an episode have its advantage, unless rewards
+    are shaped: then each has its own, by what followed it.
     """
+    played = played_turns(rewards, lengths)
     if values is not None:
         turns = generalised(values, rewards, lengths, plan.gamma, plan.gae_lambda)
-        return Judgement(standardised(turns, played_turns(rewards, lengths)), turns + values)
-    returns = discounted_returns(rewards, plan.gamma)
+        return Judgement(standardised(turns, played), turns + values)
+    if not plan.shaping:
+        return Judgement(
+            _compared(algorithm, discounted_returns(rewards, plan.gamma), groups).unsqueeze(1).expand_as(rewards)
+        )
+    followed = generalised(torch.zeros_like(rewards), rewards, lengths, plan.gamma, plan.gae_lambda)
+    advantages = torch.zeros_like(rewards)
+    advantages[played] = _compared(algorithm, followed[played], groups.unsqueeze(1).expand_as(rewards)[played])
+    return Judgement(advantages)
+
+
+def _compared(algorithm: Algorithm, returns: Tensor, groups: Tensor) -> Tensor:
+    """Returns of episodes or of turns, against what the algorithm compares them with."""
     if algorithm == "grpo":
-        of_episodes = group_normalised(returns, groups)
-    else:
-        compared = leave_one_out(returns, groups) if algorithm == "rloo" else above_the_mean(returns)
-        of_episodes = standardised(compared, torch.ones_like(compared, dtype=torch.bool))
-    return Judgement(of_episodes.unsqueeze(1).expand_as(rewards))
+        return group_normalised(returns, groups)
+    compared = leave_one_out(returns, groups) if algorithm == "rloo" else above_the_mean(returns)
+    return standardised(compared, torch.ones_like(compared, dtype=torch.bool))
 
 
 def played_turns(rewards: Tensor, lengths: Tensor) -> Tensor:

@@ -27,6 +27,8 @@ class PlayedEpisode:
     """Of each turn."""
     success: bool | None = None
     """Whether the goal was reached, where there is one."""
+    progress: Sequence[float] = ()
+    """By how much each turn brought the goal nearer, where the world can tell."""
 
 
 def first_turns(episode: PlayedEpisode, max_tokens: int) -> PlayedEpisode:
@@ -37,8 +39,11 @@ def first_turns(episode: PlayedEpisode, max_tokens: int) -> PlayedEpisode:
     begun = int(turns[:max_tokens].max())
     kept = max(begun + int(turns[max_tokens] != begun), 1)
     end = int(np.flatnonzero(turns == kept - 1)[-1]) + 1
-    rewards = [*episode.rewards[: kept - 1], sum(episode.rewards[kept - 1 :])]
-    return replace(episode, token_ids=episode.token_ids[:end], turns=episode.turns[:end], rewards=rewards)
+    rewards, progress = (
+        [*of_turns[: kept - 1], sum(of_turns[kept - 1 :])] for of_turns in (episode.rewards, episode.progress)
+    )
+    read, written = episode.token_ids[:end], episode.turns[:end]
+    return replace(episode, token_ids=read, turns=written, rewards=rewards, progress=progress)
 
 
 def batch_of(episodes: Sequence[PlayedEpisode], *, padding: int, most_turns: int, device: torch.device) -> Batch:
@@ -66,12 +71,12 @@ def batch_of(episodes: Sequence[PlayedEpisode], *, padding: int, most_turns: int
     return {name: tensor.to(device) for name, tensor in batch.items()}
 
 
-def rewards_of(episodes: Sequence[PlayedEpisode], most_turns: int) -> Tensor:
-    """Episodes by turns, zero after the end."""
-    rewards = torch.zeros(len(episodes), most_turns)
-    for row, episode in enumerate(episodes):
-        rewards[row, : len(episode.rewards)] = torch.tensor(episode.rewards)
-    return rewards
+def by_turns(episodes: Sequence[Sequence[float]], most_turns: int) -> Tensor:
+    """What the turns of each episode have: episodes by turns, zero after the end."""
+    table = torch.zeros(len(episodes), most_turns)
+    for row, of_turns in enumerate(episodes):
+        table[row, : len(of_turns)] = torch.tensor(of_turns)
+    return table
 
 
 def groups_of(episodes: int, group_size: int) -> list[int]:

@@ -26,10 +26,10 @@ from rl_pipeline.training.program.episodes import (
     Batch,
     PlayedEpisode,
     batch_of,
+    by_turns,
     generator_of,
     groups_of,
     prompts_of_iteration,
-    rewards_of,
 )
 from rl_pipeline.training.program.likelihoods import hidden_states, read
 from rl_pipeline.training.program.prompts import Prompt
@@ -213,14 +213,15 @@ class PolicyGradientTrainer(Trainer):
 
     def _judge(self, episodes: Sequence[PlayedEpisode], groups: Sequence[int], batches: Sequence[Batch]) -> None:
         """Give the micro-batches their advantages, which compare the episodes of all processes."""
-        gathered, device = self.accelerator.gather, batches[0]["input_ids"].device
-        rewards = gathered(rewards_of(episodes, self.plan.online.max_turns).to(device))
+        gathered, device, most = self.accelerator.gather, batches[0]["input_ids"].device, self.plan.online.max_turns
+        rewards = gathered(by_turns([episode.rewards for episode in episodes], most).to(device))
+        progress = gathered(by_turns([episode.progress for episode in episodes], most).to(device))
         lengths = gathered(torch.tensor([len(episode.rewards) for episode in episodes], device=device))
         values = gathered(torch.cat([batch["values"] for batch in batches])) if "values" in batches[0] else None
         judgement = judge(
             self.plan.algorithm,
             self.plan.online,
-            rewards=rewards,
+            rewards=rewards + self.plan.online.shaping * progress,
             lengths=lengths,
             groups=gathered(torch.tensor(groups, device=device)),
             values=values,

@@ -7,11 +7,11 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rl_pipeline.environments.environment import InvalidTask, Task, World
-from rl_pipeline.environments.playing import Conversation, Message
+from rl_pipeline.environments.playing import Conversation, Episode, Message
 from rl_pipeline.environments.worlds import Worlds
 from rl_pipeline.training.plans.plan import TrainingPlan
 from rl_pipeline.training.program.episodes import PlayedEpisode, first_turns
-from rl_pipeline.training.program.generation import Rollout, SamplingPolicy, play_with_model
+from rl_pipeline.training.program.generation import Rollout, SamplingPolicy, Transcript, play_with_model
 from rl_pipeline.training.program.prompts import Prompt
 from rl_pipeline.training.program.readable import in_step
 from rl_pipeline.training.program.reward_scoring import RewardScorer
@@ -52,10 +52,7 @@ class EnvironmentRollouts:
         """Rewards are those of the world; an episode that grows too long counts up to the turn that still fits."""
         rollouts = play_in_worlds(self._plan, policy, self._tokenizer, prompts, generator, worlds=self._worlds)
         limit = self._plan.optimization.max_tokens
-        return [
-            first_turns(PlayedEpisode(transcript.token_ids, transcript.turns, episode.rewards, episode.success), limit)
-            for episode, transcript in rollouts
-        ]
+        return [first_turns(_played(episode, transcript), limit) for episode, transcript in rollouts]
 
 
 class ScoredRollouts:
@@ -97,6 +94,10 @@ class ScoredRollouts:
             PlayedEpisode(transcript.token_ids, transcript.turns, [score])
             for transcript, score in zip(transcripts, scores, strict=True)
         ]
+
+
+def _played(episode: Episode, transcript: Transcript) -> PlayedEpisode:
+    return PlayedEpisode(transcript.token_ids, transcript.turns, episode.rewards, episode.success, episode.progress)
 
 
 def play_in_worlds(

@@ -104,6 +104,23 @@ def test_values_are_taught_the_returns_that_the_advantages_come_from() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["rloo", "grpo", "reinforce"])
+def test_where_rewards_are_shaped_each_turn_is_judged_by_what_followed_it(algorithm: Algorithm) -> None:
+    judgement = judge(
+        algorithm,
+        OnlinePlan(gamma=1.0, gae_lambda=0.5, shaping=1.0),
+        rewards=torch.tensor([[0.1, 0.0, 1.0], [0.1, -0.1, 0.0]]),
+        lengths=torch.tensor([3, 2]),
+        groups=torch.tensor([0, 0]),
+    )
+    # What followed: 0.35, 0.5, 1.0 in one, 0.05, -0.1 in the other.
+    [good, bad] = judgement.advantages.tolist()
+    assert good[0] < good[1] < good[2]
+    assert bad[1] < bad[0] < 0 < good[1]
+    assert bad[2] == 0, "a turn that was not played"
+    assert judgement.advantages.sum().item() == pytest.approx(0, abs=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", ["rloo", "grpo", "reinforce"])
 def test_without_values_all_turns_of_an_episode_have_its_advantage(algorithm: Algorithm) -> None:
     judgement = judge(
         algorithm,

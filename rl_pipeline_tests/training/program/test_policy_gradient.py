@@ -164,9 +164,27 @@ def test_an_episode_becomes_what_was_read_what_was_written_and_where_turns_begin
 def test_an_episode_that_is_too_long_ends_with_its_last_turn_that_fits(
     most: int, kept: int, rewards: list[int]
 ) -> None:
-    episode = PlayedEpisode(list(range(8)), [-1, 0, 0, -1, 1, -1, 2, 2], [1, 2, 4])
+    episode = PlayedEpisode(list(range(8)), [-1, 0, 0, -1, 1, -1, 2, 2], [1, 2, 4], progress=[2, 4, 8])
     cut = first_turns(episode, most)
     assert (list(cut.token_ids), list(cut.rewards)) == (list(range(kept)), rewards)
+    assert list(cut.progress) == [2 * reward for reward in rewards]
+
+
+def test_progress_that_the_world_tells_is_rewarded_as_the_plan_says(
+    tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    def advantages(shaping: float) -> torch.Tensor:
+        trainer = trainer_of(plan_of("rloo", shaping=shaping), tokenizer, tmp_path, steps=1)
+        episodes = [
+            PlayedEpisode([5, 6, 7], [-1, 0, 1], [0.0, 0.0], progress=[0.1, -0.1 * number]) for number in range(8)
+        ]
+        batches = trainer._batches(episodes, CPU)
+        trainer._judge(episodes, [0] * 8, batches)
+        return torch.cat([batch["advantages"] for batch in batches])
+
+    assert advantages(0.0).abs().max() == 0, "no episode was better than another"
+    shaped = advantages(1.0)
+    assert (shaped[:-1, 1] > shaped[1:, 1]).all()
 
 
 def test_all_prompts_are_played_before_one_comes_again() -> None:
