@@ -2,7 +2,7 @@
 
 | failure | the next attempt | at most |
 |---|---|---|
-| OOM | half the micro-batch, the same global batch; at one: gradient checkpointing, then offloading where it can be | 10 |
+| OOM | half the micro-batch, the same global batch; at one: gradient checkpointing, then offloading if it can be | 10 |
 | CONVERGENCE | half the learning rate, from the last good checkpoint | 3 |
 | DATA | a new revision of the dataset without the rows that broke it | 3 |
 | INFRA | the same again after 600 seconds, from the checkpoint | 12 |
