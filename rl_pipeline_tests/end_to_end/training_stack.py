@@ -14,6 +14,7 @@ from rl_pipeline.contracts import TrainingRequest, TrainingStatus, parse_message
 from rl_pipeline.embedded.record import settings_of_running_stack
 from rl_pipeline.opening import open_stream, open_warehouse
 from rl_pipeline.settings import Settings
+from rl_pipeline.training.plans.plan import TrainingPlan
 from rl_pipeline.training.small_model.experience import crafting_experience
 from rl_pipeline_tests.end_to_end.running_stack import RunningStack, run_command
 from rl_pipeline_tests.waiting import wait_until
@@ -51,8 +52,8 @@ class TrainingStack:
         assert asked.returncode == 0, asked.stderr
         return asked.stdout.split()[-1]
 
-    def request(self, algorithm: str, stage: int) -> str:
-        """Ask by a message of one's own; the id of the job."""
+    def request(self, algorithm: str, stage: int, episodes: int) -> str:
+        """Ask by a message of one's own for a training that is measured in so many episodes; the id of the job."""
         asked = {
             "training_job_id": f"{algorithm}-under-zero-{stage}",
             "timestamp": datetime.now(UTC),
@@ -63,6 +64,7 @@ class TrainingStack:
                 "dataset": {"source": "nats_stream", "stream_name": "RL_TRAJECTORIES"},
                 "compute": {"zero_stage": stage},
             },
+            "evaluation": {"episodes": episodes},
         }
         message = outgoing_message(TrainingRequest.model_validate(asked))
         with open_stream(self.settings) as stream:
@@ -73,15 +75,18 @@ class TrainingStack:
         found = self.query("SELECT state FROM training_jobs FINAL WHERE job_id = {job:String}", job=job)
         return str(found[0]["state"]) if found else ""
 
-    def await_end(self, job: str, expected: str) -> None:
+    def await_end(self, job: str, expected: str, seconds: float = 400) -> None:
         def ended() -> str | None:
             state = self.state(job)
             return state if state in ("completed", "failed", "cancelled") else None
 
-        assert wait_until(ended, f"the end of {job}", seconds=400) == expected, self.attempts(job)
+        assert wait_until(ended, f"the end of {job}", seconds) == expected, self.attempts(job)
 
     def attempts(self, job: str) -> list[dict[str, Any]]:
         return self.query("SELECT * FROM training_attempts FINAL WHERE job_id = {job:String} ORDER BY attempt", job=job)
+
+    def plan(self, job: str) -> TrainingPlan:
+        return TrainingPlan.model_validate_json(self.attempts(job)[-1]["plan"])
 
     def result(self, job: str) -> dict[str, Any]:
         result: dict[str, Any] = json.loads(self.attempts(job)[-1]["result"])
@@ -124,9 +129,9 @@ def training_stack(home: Path, model: Path) -> Iterator[TrainingStack]:
         stack.end()
 
 
-def trained(training: TrainingStack, job: str) -> dict[str, Any]:
-    """The result of a job that must complete, really under DeepSpeed and in two processes."""
-    training.await_end(job, "completed")
+def trained(training: TrainingStack, job: str, seconds: float = 400) -> dict[str, Any]:
+    """The result of a job that must complete in time, really under DeepSpeed and in two processes."""
+    training.await_end(job, "completed", seconds)
     result = training.result(job)
     assert (result["engine"], result["processes"]) == ("DeepSpeedEngine", 2)
     return result

@@ -185,6 +185,8 @@ class TrainingPlace:
     """Of work, datasets and models; base models lie in `models` by name."""
     signing_key: SigningKey = field(default_factory=new_signing_key)
     tracking_uri: str = NOWHERE
+    world_size: int = 1
+    """More than one train under DeepSpeed."""
     passed: timedelta = timedelta()
 
     def ask(
@@ -286,6 +288,7 @@ class TrainingPlace:
                 site=TrainingSite(
                     work=self.directory / "work",
                     models=self.directory / "models",
+                    processes=self.world_size,
                     memory_limit_gb=memory_limit_gb,
                     stall_seconds=stall_seconds,
                 ),
@@ -330,10 +333,11 @@ class TrainingPlace:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of the program, as on a machine without a compiler."""
+        """Of the program; of one process as on a machine without a compiler."""
+        path = str(Path(sys.executable).parent)
         return {
             **os.environ,
-            "PATH": str(Path(sys.executable).parent),
+            "PATH": path if self.world_size == 1 else f"{path}:{os.environ['PATH']}",
             "NATS_URL": self.nats_url,
             "MLFLOW_TRACKING_URI": self.tracking_uri,
             "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",

@@ -7,8 +7,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from rl_pipeline.contracts import Trajectory
 from rl_pipeline.contracts.training_status import Failure, FailureCode
 from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
@@ -17,6 +19,7 @@ from rl_pipeline.stores.s3 import S3Objects, s3_client
 from rl_pipeline.training.attempting import TrainingFailed, final_plan
 from rl_pipeline.training.checkpoints.storage import newest_verified, verify
 from rl_pipeline.training.jobs.job import Attempt
+from rl_pipeline.training.launching.exits import read_failures
 from rl_pipeline.training.plans.plan import TrainingPlan
 from rl_pipeline_tests.training.stored_training import (
     NOWHERE,
@@ -29,17 +32,29 @@ from rl_pipeline_tests.training.stored_training import (
 )
 from rl_pipeline_tests.training.tiny_jobs import progress
 
+
+def long_winded(trajectory: Trajectory) -> Trajectory:
+    """The trajectory, of another domain, with an answer that is many times as long as any other conversation."""
+    first, second, *others = trajectory.turns
+    told = second.model_copy(
+        update={"observation": second.observation.model_copy(update={"content": "quite so. " * 380})}
+    )
+    elsewhere = trajectory.task_context.model_copy(update={"domain": "coding"})
+    return trajectory.model_copy(update={"turns": [first, told, *others], "task_context": elsewhere})
+
+
 EPISODES = recorded_episodes(60, 3)
 # Worth to be imitated, with turns enough to be silent in one.
-POISON = unanswered(next(one for one in EPISODES if one.task_context.task_status == "success" and len(one.turns) >= 4))
-SOUND = [one for one in EPISODES if one.trajectory_id != POISON.trajectory_id]
+_FIRST, *_, _LAST = [one for one in EPISODES if one.task_context.task_status == "success" and len(one.turns) >= 4]
+POISON, LONG = unanswered(_FIRST), long_winded(_LAST)
+SOUND = [one for one in EPISODES if one.trajectory_id not in (POISON.trajectory_id, LONG.trajectory_id)]
 # More steps than any test waits for.
 ENDLESS: dict[str, Any] = {"max_steps": 100_000, "learning_rate": 1e-3, "batch_size": 4}
 
 
 @pytest.fixture(scope="module")
 def scored(nats_server: NatsServer, clickhouse_url: str) -> Iterator[ClickHouseWarehouse]:
-    with scored_database(nats_server.url, clickhouse_url, [*SOUND, POISON]) as tables:
+    with scored_database(nats_server.url, clickhouse_url, [*SOUND, POISON, LONG]) as tables:
         yield tables
 
 
@@ -246,3 +261,87 @@ def test_an_interrupted_run_saves_its_state_ends_its_program_and_says_why(
         assert status.status == told
         assert (status.error and status.error.code) == code
     record_property("interruptions", count)
+
+
+def rank(place: TrainingPlace, job_id: str, number: int) -> psutil.Process:
+    """One of the processes that DeepSpeed's launcher has started."""
+    [found] = [one for one in place.processes(job_id) if one.environ().get("RANK") == str(number)]
+    return found
+
+
+def recorded_codes(place: TrainingPlace, attempt: Attempt) -> list[FailureCode]:
+    """What the processes said of their ends, in the order in which they said it."""
+    return [record.code for record in read_failures(place.work(attempt).attempt_directory)]
+
+
+def memory_runs_out_in_one(place: TrainingPlace, job_id: str) -> None:
+    """In the process whose batch has the long conversation: padded to it, four take 3.2 GB, and two half of that."""
+    limit = 4.3
+    asked = {"domains": ("general", "coding"), "base_model": "broad", "max_tokens": 4096, "learning_rate": 1e-3}
+    attempt = first_attempt(place, job_id, **asked, batch_size=8, micro_batch=4, epochs=1, save_interval=100)
+    failed = failing(place, attempt, "OOM", memory_limit_gb=limit)
+    assert recorded_codes(place, attempt) == ["OOM", "INFRA"], "the other has lost it, and is not believed"
+    again = place.started()
+    assert "allocate" in said_of_retry(place, failed).message
+    completed = place.carry_out(again, memory_limit_gb=limit)
+    assert (completed.plan.optimization.micro_batch, completed.plan.optimization.accumulation) == (2, 2)
+    assert completed.plan.global_batch == place.plan(job_id).global_batch == 8
+    place.look()
+    status = place.statuses(job_id)[-1]
+    assert (place.job(job_id).state, status.status, status.metadata.attempt) == ("completed", "completed", 2)
+
+
+def a_row_breaks_them(place: TrainingPlace, job_id: str) -> None:
+    attempt = first_attempt(place, job_id, domains=("general", "research"), max_steps=2)
+    failed = failing(place, attempt, "DATA")
+    found = place.tables.query("SELECT job_id, trajectory_id FROM quarantined_trajectories FINAL").rows()
+    assert found == [(job_id, POISON.trajectory_id)]
+    again = place.started()
+    assert (said_of_retry(place, failed).message, again.starts_from) == (failed.message, "dataset")
+    assert place.curated(again).report.left_out["quarantined"] == 1
+
+
+def the_loss_is_lost(place: TrainingPlace, job_id: str) -> None:
+    attempt = first_attempt(place, job_id, max_steps=50, learning_rate=1e38, schedule="linear", warmup_share=0.1)
+    failed = failing(place, attempt, "CONVERGENCE")
+    assert set(recorded_codes(place, attempt)) == {"CONVERGENCE"}
+    again = place.started()
+    assert "learning rate" in said_of_retry(place, failed).message
+    assert again.starts_from == "checkpoint"
+    assert final_plan(place.plan(job_id), place.attempts(job_id)).optimization.learning_rate == 5e37
+    good = newest_verified(place.work(attempt).checkpoints)
+    assert good is not None
+    assert {record.step for record in read_failures(place.work(attempt).attempt_directory)} == {
+        verify(good).meta.step + 1
+    }
+
+
+def one_stands_still(place: TrainingPlace, job_id: str) -> None:
+    attempt = first_attempt(place, job_id, **ENDLESS)
+    frozen = at_step(lambda: rank(place, job_id, 1).send_signal(signal.SIGSTOP))
+    failed = failing(place, attempt, "TIMEOUT", hear=frozen, stall_seconds=3.0)
+    assert place.look().starts == []
+    assert said_of_retry(place, failed).message == failed.message
+    assert place.started(timedelta(seconds=61)).starts_from == "checkpoint"
+
+
+FAULTS_OF_TWO = [a_row_breaks_them, the_loss_is_lost, one_stands_still, memory_runs_out_in_one]
+
+
+@pytest.mark.soak
+@pytest.mark.cplusplus
+def test_each_class_is_told_by_two_processes_under_deepspeed(
+    place: TrainingPlace,
+    monkeypatch: pytest.MonkeyPatch,
+    soak_count: Callable[[int, int], int],
+    record_property: Callable[[str, object], None],
+) -> None:
+    monkeypatch.setattr("rl_pipeline.training.launching.watching.LOADING_FACTOR", 200.0)
+    place.world_size = 2
+    count = soak_count(1, len(FAULTS_OF_TWO))
+    for number, happens in enumerate(FAULTS_OF_TWO[:count]):
+        without_jobs(place.tables)
+        happens(place, f"job-{number}")
+        planned = TrainingPlan.model_validate_json(place.attempts(f"job-{number}")[0].plan).distribution
+        assert (planned.deepspeed, planned.zero_stage, planned.processes) == (True, 2, 2)
+    record_property("faults in two processes", count)

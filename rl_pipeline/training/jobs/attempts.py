@@ -2,7 +2,7 @@
 
 | failure | the next attempt | at most |
 |---|---|---|
-| OOM | half the micro-batch, the same global batch; at one: gradient checkpointing, then offloading | 10 |
+| OOM | half the micro-batch, the same global batch; at one: gradient checkpointing, then offloading if it can be | 10 |
 | CONVERGENCE | half the learning rate, from the last good checkpoint | 3 |
 | DATA | a new revision of the dataset without the rows that broke it | 3 |
 | INFRA | the same again after 600 seconds, from the checkpoint | 12 |
@@ -133,12 +133,16 @@ def changes_of(attempts: Sequence[Attempt]) -> PlanChanges:
 
 
 def apply_changes(plan: TrainingPlan, changes: PlanChanges) -> TrainingPlan:
-    """The plan with the changes. Its global batch is what it was: halving the micro-batch adds to the accumulation."""
+    """The plan with the changes. Its global batch is what it was: halving the micro-batch adds to the accumulation.
+
+    Nothing is offloaded without DeepSpeed, nor where there is no compiler: this machine may be another than the one on
+    which it was decided to offload.
+    """
     micro, accumulation = plan.optimization.micro_batch, plan.optimization.accumulation
     for _ in range(changes.halvings):
         micro, accumulation = _halved(micro, accumulation)
     distribution = plan.distribution
-    offload = changes.offload and distribution.deepspeed
+    offload = changes.offload and distribution.deepspeed and distribution.can_compile
     return plan.model_copy(
         update={
             "optimization": plan.optimization.model_copy(
@@ -180,9 +184,10 @@ def _less_memory(attempt: Attempt) -> tuple[PlanChanges, str] | GiveUp:
     if not distribution.gradient_checkpointing:
         return PlanChanges(gradient_checkpointing=True), "gradient checkpointing"
     # Without a GPU there is no other memory to offload to.
-    can_offload = distribution.device == "cuda" and distribution.deepspeed and distribution.zero_stage >= 1
-    if can_offload and apply_changes(plan, PlanChanges(offload=True)) != plan:
+    if distribution.device == "cuda" and apply_changes(plan, PlanChanges(offload=True)) != plan:
         return PlanChanges(offload=True), "offloading to the machine's memory"
+    if distribution.device == "cuda" and not distribution.can_compile:
+        return GiveUp("one sequence at a time with gradient checkpointing is too much: offloading takes a C++ compiler")
     return GiveUp("one sequence at a time with gradient checkpointing, and offloading to where it can be, is too much")
 
 

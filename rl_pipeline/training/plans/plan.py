@@ -40,6 +40,8 @@ class DistributionPlan(_Part):
     deepspeed: bool = True
     """False: one process without DeepSpeed, where its operators cannot be compiled."""
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 2
+    can_compile: bool = True
+    """Whether there is a compiler for DeepSpeed's operators, of which offloading takes one."""
     offload_optimizer: bool = False
     offload_parameters: bool = False
     precision: Literal["fp32", "fp16", "bf16"] = "fp32"

@@ -256,6 +256,7 @@ def _choose_format(draft: _Draft, request: TrainingRequest, machine: Machine) ->
 
 def _do_without_compiler(draft: _Draft, machine: Machine) -> None:
     part = draft.part("distribution")
+    part["can_compile"] = machine.has_compiler
     if machine.has_compiler:
         return
     if part["device"] == "cpu":

@@ -190,6 +190,7 @@ def _result_of(session: Session, trainer: Resumable, base: Measures, final: Meas
         "processes": trainer.args.world_size,
         "zero_stage": engine.zero_optimization_stage() if deepspeed else None,
         "engine": type(engine).__name__,
+        "optimizer": type(engine.basic_optimizer).__name__ if deepspeed else None,
         "notes": trainer.notes,
     }
 

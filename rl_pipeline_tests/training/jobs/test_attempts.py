@@ -70,6 +70,15 @@ def test_without_deepspeed_or_without_a_gpu_nothing_is_offloaded() -> None:
         assert "is too much" in given_up(a_failure("OOM", plan=plan))
 
 
+def test_without_a_compiler_nothing_is_offloaded_and_the_job_ends_out_of_memory() -> None:
+    here = a_plan(micro_batch=1, gradient_checkpointing=True, zero_stage=3, device="cuda", can_compile=False)
+    assert "offloading takes a C++ compiler" in given_up(a_failure("OOM", plan=here))
+    there = here.model_copy(update={"distribution": here.distribution.model_copy(update={"can_compile": True})})
+    decided = following(a_failure("OOM", plan=there)).changes
+    assert decided == PlanChanges(offload=True)
+    assert apply_changes(here, decided) == here, "and neither is it when that was decided on another machine"
+
+
 def test_out_of_memory_before_there_was_a_plan_asks_for_fewer_samples() -> None:
     assert "fewer samples" in given_up(a_failure("OOM"))
 

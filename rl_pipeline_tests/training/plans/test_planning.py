@@ -183,6 +183,7 @@ def test_gpus_without_a_compiler_keep_deepspeed_and_do_without_offloading() -> N
     made = plan(asked, machine=replace(TWO_A100, has_compiler=False))
     assert (made.distribution.deepspeed, made.distribution.processes) == (True, 2)
     assert (made.distribution.offload_optimizer, made.distribution.offload_parameters) == (False, False)
+    assert (made.distribution.can_compile, plan().distribution.can_compile) == (False, True)
     assert "no C++ compiler" in made.notes[0]
 
 

@@ -80,7 +80,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory, model: Path, wide_model: 
 
 
 LAID_OUT = [("sft", 2, 1), ("sft", 3, 2), ("dpo", 2, 2)]
-EVERY_OTHER = [("sft", 2, 2), ("sft", 3, 1), ("dpo", 2, 1), ("dpo", 3, 1), ("dpo", 3, 2)]
+OF_ZERO_1 = [("sft", 1, 1), ("sft", 1, 2), ("dpo", 1, 2)]
+EVERY_OTHER = [*OF_ZERO_1, ("sft", 2, 2), ("sft", 3, 1), ("dpo", 2, 1), ("dpo", 3, 1), ("dpo", 3, 2)]
 
 
 def same_training(finished: Layout, algorithm: str, zero_stage: int, processes: int, **more: Any) -> None:
