@@ -8,7 +8,6 @@ import json
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -45,7 +44,7 @@ class _Works:
 
 
 class Outbox:
-    """Where an agent's recorders write; make one for the process and keep it.
+    """Where an agent's recorders write; make one for the process. It works until it is closed or the program ends.
 
     Nothing that happens here reaches the agent: what goes wrong is logged under `rl_pipeline.collection` and counted.
     """
@@ -89,9 +88,7 @@ class Outbox:
         self._lock = threading.Lock()
         self._works: _Works | None = None
         self._working()
-        reference = weakref.ref(self)
-        os.register_at_fork(after_in_child=lambda: _apply(reference, Outbox._begin_again))
-        atexit.register(lambda: _apply(reference, Outbox.close))
+        _OPEN[id(self)] = self
 
     @property
     def counts(self) -> Counts:
@@ -147,6 +144,7 @@ class Outbox:
         Without a time, it is the `exit_seconds`: the end of the program does the same. Closing twice is fine.
         """
         works, seconds = self._works, self._exit_seconds if seconds is None else seconds
+        _OPEN.pop(id(self), None)
         if self._closed or works is None:
             return
         self._closed = True
@@ -174,7 +172,21 @@ class Outbox:
         self._works = None
 
 
-def _apply(reference: "weakref.ref[Outbox]", method: Callable[[Outbox], None]) -> None:
-    outbox = reference()
-    if outbox is not None:
-        method(outbox)
+_OPEN: dict[int, Outbox] = {}
+"""Those that nobody has closed: their threads work on when nobody else holds them, and the end waits for them too."""
+
+
+def _close_all() -> None:
+    """At the end of the program. They send at once, so the time of each began with the first."""
+    began = time.monotonic()
+    for outbox in list(_OPEN.values()):
+        outbox.close(max(0.0, outbox._exit_seconds - (time.monotonic() - began)))
+
+
+def _begin_all_again() -> None:
+    for outbox in list(_OPEN.values()):
+        outbox._begin_again()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_begin_all_again)
