@@ -72,7 +72,7 @@ class Outbox:
         """
         self.directory = Path(directory).absolute()
         self.disk_seconds = disk_seconds
-        self._exit_seconds = exit_seconds
+        self.exit_seconds = exit_seconds
         self._redaction = redaction
         self._open_objects = open_objects
         self._limits = limits or OutboxLimits()
@@ -143,7 +143,7 @@ class Outbox:
 
         Without a time, it is the `exit_seconds`: the end of the program does the same. Closing twice is fine.
         """
-        works, seconds = self._works, self._exit_seconds if seconds is None else seconds
+        works, seconds = self._works, self.exit_seconds if seconds is None else seconds
         _OPEN.pop(id(self), None)
         if self._closed or works is None:
             return
@@ -164,7 +164,7 @@ class Outbox:
                     self._works = _Works(counting, redaction, writer, sender)
         return self._works
 
-    def _begin_again(self) -> None:
+    def begin_again(self) -> None:
         """In a fork: threads are not copied, and a lock may have been held by one. The parent's files are its own."""
         if self._works is not None:
             self._works.writer.leave_to_parent()
@@ -180,12 +180,12 @@ def _close_all() -> None:
     """At the end of the program. They send at once, so the time of each began with the first."""
     began = time.monotonic()
     for outbox in list(_OPEN.values()):
-        outbox.close(max(0.0, outbox._exit_seconds - (time.monotonic() - began)))
+        outbox.close(max(0.0, outbox.exit_seconds - (time.monotonic() - began)))
 
 
 def _begin_all_again() -> None:
     for outbox in list(_OPEN.values()):
-        outbox._begin_again()
+        outbox.begin_again()
 
 
 atexit.register(_close_all)
