@@ -206,9 +206,10 @@ def put_whole(outbox: Outbox, tree: JsonObject) -> bool:
 
 
 def _fault(span: Any) -> str | None:
-    if not _TRACE_ID.fullmatch(trace_of(span)):
+    trace, identity = (as_text(as_object(span).get(name)).lower() for name in ("traceId", "spanId"))
+    if not _TRACE_ID.fullmatch(trace):  # who exports must keep to OTLP's JSON; what lies in a file is read as it is
         return "its traceId has not 32 hexadecimal digits"
-    if not _SPAN_ID.fullmatch(as_text(as_object(span).get("spanId")).lower()):
+    if not _SPAN_ID.fullmatch(identity):
         return "its spanId has not 16 hexadecimal digits"
     return None
 
