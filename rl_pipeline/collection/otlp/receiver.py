@@ -23,7 +23,7 @@ from typing import Any
 from rl_pipeline.collection.formats.format import NotOfFormat, Origin
 from rl_pipeline.collection.formats.importing import UNEXPECTED
 from rl_pipeline.collection.formats.otlp import NAME, OtlpTraces
-from rl_pipeline.collection.formats.otlp_spans import call_of, flattened, located_spans, request_of, trace_of
+from rl_pipeline.collection.formats.otlp_spans import call_of, flattened, located_spans, request_of
 from rl_pipeline.collection.formats.refusals import FILE_NAME, Refusal
 from rl_pipeline.collection.formats.values import JsonObject, as_object, as_text
 from rl_pipeline.collection.outbox import Outbox

@@ -11,7 +11,8 @@ from rl_pipeline.collection.formats.format import Origin
 from rl_pipeline.contracts import serialize
 from rl_pipeline_tests.collection.formats.records import MOMENT, origin
 from rl_pipeline_tests.collection.formats.test_round_trips import acts, plain, read, without_carried, written
-from rl_pipeline_tests.collection.formats.wild_records import STEP, WILD, Told, request, span
+from rl_pipeline_tests.collection.formats.wild_otlp_records import Told, request, span
+from rl_pipeline_tests.collection.formats.wild_records import STEP, WILD
 
 every_record = pytest.mark.parametrize("record_name", WILD)
 
