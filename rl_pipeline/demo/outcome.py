@@ -36,9 +36,16 @@ class Outcome:
         """Of the last model over the base, in points of success."""
         return (self.cycles[-1].measured.rate if self.cycles else self.base.rate) - self.base.rate
 
+    @property
+    def time_saved(self) -> float | None:
+        """By the last model over the base: the share of the turns that a solved task costs; None where none was."""
+        before = self.base.turns_to_solve
+        after = self.cycles[-1].measured.turns_to_solve if self.cycles else before
+        return 1 - after / before if before and after else None
+
     def as_json(self) -> str:
         """The figures, for whoever compares runs."""
-        return json.dumps(asdict(self) | {"gain": self.gain}, indent=2)
+        return json.dumps(asdict(self) | {"gain": self.gain, "time_saved": self.time_saved}, indent=2)
 
 
 def check(outcome: Outcome, profile: DemoProfile) -> None:

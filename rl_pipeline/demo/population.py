@@ -35,11 +35,16 @@ _MODEL = "demo-policy"
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """How often a model reaches its goal on tasks that nobody learns from."""
+    """How often a model reaches its goal on tasks that nobody learns from, and how long it takes to."""
 
     model: str
     successes: int
     attempts: int
+    turns: int = 0
+    """Of all attempts."""
+    turns_of_solved: int = 0
+    seconds: float = 0.0
+    """Of all attempts, each by itself; they share the machine."""
 
     @property
     def rate(self) -> float:
@@ -50,6 +55,11 @@ class Measured:
     def error(self) -> float:
         """Standard error of the rate."""
         return sqrt(self.rate * (1 - self.rate) / self.attempts)
+
+    @property
+    def turns_to_solve(self) -> float | None:
+        """Turns for each task that is solved, counting those of the attempts that were in vain; None if none is."""
+        return self.turns / self.successes if self.successes else None
 
 
 @dataclass(slots=True)
@@ -120,10 +130,11 @@ class Population:
             raise DemoFailed(f"more than one model answered while one should serve: {', '.join(models)}")
         if model is not None and models != [model]:
             raise DemoFailed(f"{models[0]} answers in place of {model}")
-        measured = Measured(models[0], sum(one.success for one in made), len(made))
+        measured = measured_by(models[0], made)
+        took = "" if measured.turns_to_solve is None else f", with {measured.turns_to_solve:.1f} turns for each solved"
         self.scene.say(
             f"{measured.model} solves {measured.rate:.1%} ± {measured.error:.1%} of {measured.attempts} tasks that "
-            "nobody learns from."
+            f"nobody learns from{took}."
         )
         return measured
 
@@ -182,6 +193,14 @@ class Population:
             evaluation=evaluation,
             publishes_opinions=False,  # `tell_opinions` does
         )
+
+
+def measured_by(model: str, attempts: Sequence[Attempt]) -> Measured:
+    """What the attempts of a model come to."""
+    solved = [one for one in attempts if one.success]
+    turns, turns_of_solved = (sum(one.turns for one in made) for made in (attempts, solved))
+    seconds = sum(one.seconds for one in attempts)
+    return Measured(model, len(solved), len(attempts), turns, turns_of_solved, round(seconds, 3))
 
 
 def held_out_tasks(world: World, profile: DemoProfile) -> list[Task]:

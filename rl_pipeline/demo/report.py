@@ -77,8 +77,15 @@ def _lead(outcome: Outcome) -> str:
     return (
         f'<p class="lead">From {outcome.base.rate:.0%} to {last.rate:.0%} of {last.attempts} tasks that nobody learns '
         f"from, in {cycles} {'cycle' if cycles == 1 else 'cycles'} and {outcome.seconds / 60:.1f} minutes, out of "
-        f"{outcome.cycles[-1].promotion.recorded} recorded attempts.</p>"
+        f"{outcome.cycles[-1].promotion.recorded} recorded attempts.{_saved(outcome)}</p>"
     )
+
+
+def _saved(outcome: Outcome) -> str:
+    if outcome.time_saved is None:
+        return ""
+    word = "fewer" if outcome.time_saved >= 0 else "more"
+    return f" A solved task costs {abs(outcome.time_saved):.0%} {word} turns, with those that failed attempts cost."
 
 
 def _learning_curve(measures: Sequence[Measured]) -> str:
@@ -104,15 +111,22 @@ def _table_of(outcome: Outcome) -> str:
     ]
     body = "".join(
         f"<tr><td>{name}</td><td>{escape(measured.model)}</td><td>{escape(job)}</td>"
-        f'<td class="n">{measured.rate:.1%} ± {measured.error:.1%}</td><td class="n">{recorded}</td>'
+        f'<td class="n">{measured.rate:.1%} ± {measured.error:.1%}</td>'
+        f'<td class="n">{_mean(measured.turns, measured.successes)}</td>'
+        f'<td class="n">{_mean(measured.turns_of_solved, measured.successes)}</td><td class="n">{recorded}</td>'
         f'<td class="n">{took}</td></tr>'
         for name, job, measured, recorded, took in rows
     )
     head = (
         '<tr><th></th><th>model</th><th>training job</th><th class="n">solved</th>'
+        '<th class="n">turns for each solved</th><th class="n">of these its own</th>'
         '<th class="n">attempts so far</th><th class="n">took</th></tr>'
     )
     return f"<table>{head}{body}</table>"
+
+
+def _mean(total: int, count: int) -> str:
+    return f"{total / count:.1f}" if count else ""
 
 
 def _components(rows: Sequence[dict[str, Any]]) -> str:

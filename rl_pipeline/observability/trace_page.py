@@ -110,7 +110,9 @@ def _figures(trace: Trace) -> Iterable[str]:
     yield _figure(str(sum(trace.redactions.values())), "redactions", html(rules))
     heard = len(trace.feedback) + len(trace.document["metadata"].get("feedback") or ())
     yield _figure(str(heard), "signals of feedback", "")
-    yield _figure(str(len(trace.checkpoints)), "checkpoints", f"learnt from it, by {len(trace.datasets)} datasets")
+    directly = sum(one["directly"] for one in trace.checkpoints)
+    more = f"{directly} learnt from it, {len(trace.checkpoints) - directly} descend from these"
+    yield _figure(str(len(trace.checkpoints)), "checkpoints", more)
 
 
 def _figure(number: str, name: str, more: str) -> str:
@@ -278,6 +280,7 @@ def _trained(trace: Trace) -> str:
             f"<code>{html(one['id'])}</code>",
             f"{html(one['algorithm'])} on {html(one['base_model'])}",
             f"<code>{html(one['dataset_id'])}</code>",
+            "it was in the dataset" if one["directly"] else "by descent",
             html(one["model_id"] or "not released"),
             "yes" if one["deployed"] else "no",
             html(moment(one["created_at"])),
@@ -285,7 +288,7 @@ def _trained(trace: Trace) -> str:
         for one in trace.checkpoints
     ]
     if checkpoints:
-        heads = ("checkpoint", "trained by", "from dataset", "released as", "deployed", "made (UTC)")
+        heads = ("checkpoint", "trained by", "from dataset", "learnt from it", "released as", "deployed", "made (UTC)")
         shown += f"<h4>Checkpoints</h4>{_table(heads, checkpoints)}"
     return f'<div class="card">{shown}</div>'
 

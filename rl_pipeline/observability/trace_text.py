@@ -45,7 +45,7 @@ def trace_text(trace: Trace) -> str:
     lines += [
         one_line(
             f"checkpoint: {one['id']}, {one['algorithm']} on {one['base_model']}, "
-            f"released as {one['model_id'] or 'nothing'}"
+            f"{'from these datasets' if one['directly'] else 'by descent'}, released as {one['model_id'] or 'nothing'}"
         )
         for one in trace.checkpoints
     ]

@@ -1,11 +1,12 @@
 """Everything that is stored about one trajectory: what was done, what it earned and why, and what learnt from it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rl_pipeline.errors import PipelineError
+from rl_pipeline.ingestion.ancestry import read_ancestry
 from rl_pipeline.stores.warehouse import Warehouse
 
 Row = dict[str, Any]
@@ -36,11 +37,7 @@ _CHECKPOINTS = """
         checkpoint.base_model AS base_model, checkpoint.job_id AS job_id, checkpoint.attempt AS attempt,
         checkpoint.checkpoint_path AS checkpoint_path, checkpoint.deployed AS deployed,
         checkpoint.created_at AS created_at, release.model_id AS model_id
-    FROM (
-        SELECT * FROM model_checkpoints FINAL WHERE dataset_id IN (
-            SELECT dataset_id FROM dataset_provenance FINAL WHERE trajectory_id = {id:String}
-        )
-    ) AS checkpoint
+    FROM (SELECT * FROM model_checkpoints FINAL WHERE id IN {ids:Array(String)}) AS checkpoint
     LEFT JOIN (SELECT training_job_id, model_id FROM model_releases FINAL) AS release
         ON release.training_job_id = checkpoint.job_id
     ORDER BY created_at, id
@@ -82,7 +79,8 @@ class Trace:
     """That was given after it was published."""
     datasets: Sequence[Row]
     checkpoints: Sequence[Row]
-    """That learnt from those datasets."""
+    """That learnt from those datasets, and all that were trained from them, which have learnt it too: `directly` tells
+    them apart."""
 
     @property
     def turns(self) -> list[Row]:
@@ -131,15 +129,24 @@ def trace_of(warehouse: Warehouse, trajectory_id: str) -> Trace:
             "its day of redacted_trajectories, and show it then"
         )
     rewards = _rows(warehouse, _REWARD, asked)
+    datasets = _rows(warehouse, _DATASETS, asked)
     return Trace(
         document=json.loads(row.pop("document")),
         stored=row,
         reward=rewards[0] if rewards else None,
         revisions=_rows(warehouse, _REVISIONS, asked),
         feedback=_rows(warehouse, _FEEDBACK, asked),
-        datasets=_rows(warehouse, _DATASETS, asked),
-        checkpoints=_rows(warehouse, _CHECKPOINTS, asked),
+        datasets=datasets,
+        checkpoints=_checkpoints(warehouse, {one["dataset_id"] for one in datasets}),
     )
+
+
+def _checkpoints(warehouse: Warehouse, dataset_ids: Collection[str]) -> list[Row]:
+    """What learnt from these datasets, and all that descends from it."""
+    ancestry = read_ancestry(warehouse)
+    learnt = {one.id for one in ancestry.checkpoints if one.dataset_id in dataset_ids}
+    rows = _rows(warehouse, _CHECKPOINTS, {"ids": sorted(ancestry.with_descendants(learnt))})
+    return [{**row, "directly": row["id"] in learnt} for row in rows]
 
 
 def _rows(warehouse: Warehouse, sql: str, parameters: dict[str, Any]) -> list[Row]:

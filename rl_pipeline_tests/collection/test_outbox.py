@@ -265,6 +265,39 @@ def test_the_end_of_a_program_sends_what_it_can_and_leaves_the_rest(
     assert (len(arrived(stream)), len(journals(outbox_directory))) == ((1, 0) if online else (0, 1))
 
 
+DROPPED = """
+import gc, sys, time
+from rl_pipeline.collection import Outbox, Recorder
+from rl_pipeline.stores.jetstream import JetStream
+
+connect = JetStream.connect
+
+def connect_from_afar(*arguments, **named):
+    time.sleep(2)
+    return connect(*arguments, **named)
+
+JetStream.connect = connect_from_afar
+
+def task(number):
+    outbox = Outbox(sys.argv[1], sys.argv[2], disk_seconds=60, exit_seconds=60)
+    with Recorder(outbox, agent_id=f"a{number}", model="m") as trajectory:
+        trajectory.respond("done")
+
+for number in range(3):
+    task(number)
+gc.collect()
+"""
+
+
+def test_the_end_of_a_program_waits_for_an_outbox_that_nobody_holds_any_more(
+    outbox_directory: Path, stream: JetStream, nats_server: NatsServer
+) -> None:
+    outcome = run(DROPPED, str(outbox_directory), nats_server.url)
+    assert (outcome.returncode, outcome.stderr.count("Traceback")) == (0, 0), outcome.stderr
+    assert {one["agent_id"] for one in arrived(stream)} == {"a0", "a1", "a2"}
+    assert journals(outbox_directory) == []
+
+
 FORK = """
 import os, sys
 from rl_pipeline.collection import Outbox, Recorder

@@ -26,7 +26,7 @@ def test_a_seed_that_fails_takes_no_other_seeds_figures_with_it(
     loop: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "rl-pipeline"
-    figures = f'{FIGURES}, "seconds": 300}}'
+    figures = f'{FIGURES}, "seconds": 300, "time_saved": 0.4444}}'
     program.write_text(
         f'#!/bin/sh\n[ "$4" = 2 ] && exit 1\nmkdir -p $RL_PIPELINE_HOME/demo\n'
         f"echo '{figures}' > $RL_PIPELINE_HOME/demo/figures.json\nexit $4\n"
@@ -39,6 +39,7 @@ def test_a_seed_that_fails_takes_no_other_seeds_figures_with_it(
         "cycles": [[0.75], [0.75], None],
         "final": [0.75, 0.75, None],
         "errors": [[0.2165, 0.2165], [0.2165, 0.2165], None],
+        "time_saved": [0.444, 0.444, None],
         "minutes": [5.0, 5.0, None],
         "failed": [False, True, True],
         "gain": 0.5,

@@ -25,11 +25,11 @@ def outcome(base: int, *solved: int) -> Outcome:
     cycles = [
         Cycle(
             Promotion(place, f"job-{place}", f"v{place}", 500 * place, 2000 * place, 90.0),
-            Measured(f"v{place}", rate, 400),
+            Measured(f"v{place}", rate, 400, 2000, 5 * rate),
         )
         for place, rate in enumerate(solved, start=1)
     ]
-    return Outcome(Measured("base", base, 400), cycles, TAKEN_BACK, seconds=300.0)
+    return Outcome(Measured("base", base, 400, 2400, 6 * base), cycles, TAKEN_BACK, seconds=300.0)
 
 
 def test_a_run_that_learns_enough_in_every_cycle_passes() -> None:
@@ -89,5 +89,15 @@ def test_the_page_shows_what_happened_and_runs_nothing(tmp_path: Path) -> None:
     assert page.count("<svg") == 3
     assert "From 30% to 45%" in page
     assert "proved by feedback" in page
+    assert "A solved task costs 44% fewer turns" in page
+    assert '<td class="n">20.0</td><td class="n">6.0</td>' in page
+    assert '<td class="n">11.1</td><td class="n">5.0</td>' in page
     assert json.loads(told.as_json())["taken_back"]["carried_by"] == "feedback"
     assert json.loads(told.as_json())["gain"] == pytest.approx(0.15)
+    assert json.loads(told.as_json())["time_saved"] == pytest.approx(1 - (2000 / 180) / (2400 / 120))
+
+
+def test_where_nothing_was_solved_no_time_is_told() -> None:
+    assert outcome(0, 180).time_saved is None
+    assert outcome(120, 0).time_saved is None
+    assert outcome(120).time_saved == 0

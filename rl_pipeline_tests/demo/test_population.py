@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from rl_pipeline.agents import Attempt
 from rl_pipeline.collection import Outbox
 from rl_pipeline.demo.careless import publish_carelessly
-from rl_pipeline.demo.population import Population
+from rl_pipeline.demo.population import Population, measured_by
 from rl_pipeline.demo.profile import DemoFailed, DemoProfile
 from rl_pipeline.demo.scene import Scene
 from rl_pipeline.demo.telling import Telling
@@ -91,3 +92,11 @@ def test_a_demo_in_which_a_held_out_task_could_be_learnt_from_fails() -> None:
     stored.append({"task_id": min(held_out(agents))})
     with pytest.raises(DemoFailed, match="1 held-out tasks"):
         agents.check_held_out()
+
+
+def test_a_measure_counts_the_turns_of_all_attempts_and_of_those_that_solved_their_task() -> None:
+    [task] = population().tasks(1, seed=0)
+    made = [Attempt(task, str(turns), won, turns, "v1", 0.5) for turns, won in ((3, True), (10, False), (5, True))]
+    measured = measured_by("v1", made)
+    assert (measured.successes, measured.attempts, measured.turns, measured.turns_of_solved) == (2, 3, 18, 8)
+    assert (measured.turns_to_solve, measured.seconds) == (9.0, 1.5)

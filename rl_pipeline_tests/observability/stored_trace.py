@@ -127,7 +127,8 @@ def document() -> dict[str, Any]:
 
 
 def store_trace(warehouse: Warehouse) -> None:
-    """Ingested, scored by the real terms, praised, and learnt from by two trainings, of which one was released."""
+    """Ingested, scored by the real terms, praised, and learnt from by two trainings, of which one was released; two
+    generations descend from that, and one training from neither."""
 
     def insert(table: str, *rows: dict[str, Any]) -> None:
         warehouse.insert(table, pl.DataFrame(list(rows), infer_schema_length=None))
@@ -213,6 +214,21 @@ def store_trace(warehouse: Warehouse) -> None:
                 "checkpoint_path": f"s3://models/{job}/final",
                 "deployed": job == "job-7",
                 "created_at": NOW + timedelta(hours=2),
+                "version": 1,
+            },
+        )
+    for job, start in (("job-9", "job-7"), ("job-10", "job-9"), ("job-11", "elsewhere")):
+        insert(
+            "model_checkpoints",
+            {
+                "id": f"{job}/final",
+                "job_id": job,
+                "attempt": 1,
+                "dataset_id": f"{job}.r1",
+                "base_model": f"s3://models/{start}/final/",
+                "algorithm": "rloo",
+                "checkpoint_path": f"s3://models/{job}/final",
+                "created_at": NOW + timedelta(hours=2, minutes=int(job.removeprefix("job-"))),
                 "version": 1,
             },
         )

@@ -81,10 +81,20 @@ def test_a_trace_has_turns_rewards_credit_feedback_and_what_learnt_from_it(trace
         ("job-7.r1", ["chosen"]),
         ("job-8.r1", ["prompt", "scored"]),
     ]
-    assert [(one["id"], one["model_id"]) for one in trace.checkpoints] == [
+    assert [(one["id"], one["model_id"]) for one in trace.checkpoints if one["directly"]] == [
         ("job-7/final", "agent-zero-rl-v24"),
         ("job-8/final", ""),
     ]
+
+
+def test_a_trace_follows_what_learnt_from_it_through_all_generations(trace: Trace) -> None:
+    inherited = [one["id"] for one in trace.checkpoints if not one["directly"]]
+    assert inherited == ["job-9/final", "job-10/final"], "and not what was trained from elsewhere"
+    assert "job-10/final" in trace_page(trace)
+    assert (
+        "checkpoint: job-10/final, rloo on s3://models/job-9/final/, by descent, released as nothing"
+        in trace_text(trace).splitlines()
+    )
 
 
 def test_the_page_tells_all_of_it_and_needs_nothing_else(trace: Trace) -> None:

@@ -3,7 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
-from rl_pipeline.collection.formats.exchanges import Call, Exchange, Returned
+from rl_pipeline.collection.formats.exchanges import (
+    COME_AS,
+    LEFT_OUT,
+    Call,
+    Exchange,
+    Returned,
+    in_order,
+    unmarked,
+)
 from rl_pipeline.collection.formats.format import NotOfFormat
 from rl_pipeline.collection.formats.values import (
     JsonObject,
@@ -37,6 +45,7 @@ def exchanges_of_steps(steps: Sequence[Any]) -> tuple[list[Exchange], list[JsonO
             shown = []
         else:
             rest = without(step, ("step_id", "source", "message"))
+            rest |= {} if "message" in step else {LEFT_OUT: ["message"]}
             shown.append({"role": step["source"], "content": step.get("message"), **rest, **kept})
     return exchanges, shown
 
@@ -64,14 +73,20 @@ def _exchange(step: JsonObject, shown: list[JsonObject]) -> Exchange:
     calls = [_call(written) for written in map(as_object, as_list(step.get("tool_calls")))]
     returned, results = _returned(calls, as_list(observation.get("results")))
     rest = without(step, _OF_AN_ANSWER)
-    if isinstance(message, list):
+    if isinstance(message, list) or ("message" in step and message is None):
         rest["message"] = message
+    rest |= {} if "message" in step else {LEFT_OUT: ["message"]}
     if "observation" in step and not results:
         rest["observation"] = step["observation"]
+    if "tool_calls" in step and not calls:
+        rest["tool_calls"] = step["tool_calls"]
+    if "reasoning_content" in step and not isinstance(reasoning, str):
+        rest["reasoning_content"] = reasoning
     read = {name: reader(metrics.get(name)) for name, reader in _OF_SAMPLING.items()}
     sampling = filled({"model_version": as_name(step.get("model_name")), **read})
     if "metrics" in step:
-        rest["metrics"] = without(metrics, [name for name, value in read.items() if value is not None])
+        told = without(metrics, [name for name, value in read.items() if value is not None])
+        rest["metrics"] = told if isinstance(step["metrics"], dict) else step["metrics"]
     turn: JsonObject = {"sampling": sampling} if sampling else {}
     reward = as_number(metrics.get("reward", as_object(metrics.get("extra")).get("reward")))
     turn |= filled({"reward": reward})
@@ -104,31 +119,60 @@ def _call(written: JsonObject) -> Call:
 
 
 def _returned(calls: list[Call], results: list[Any]) -> tuple[list[Returned | None], int]:
-    """What each call returned, then what belongs to none; and how many results there were."""
+    """What each call returned, then what belongs to none; and how many results there were.
+
+    Results that name no call belong to the calls in order where there are as many, and one for several calls to the
+    last: terminals tell what they show when all of it was typed.
+    """
+    told = [as_object(result) for result in results]
+    places = _places(calls, told)
     found: list[Returned | None] = [None] * max(1, len(calls))
     loose: list[Returned | None] = []
-    for result in map(as_object, results):
-        rest = without(result, ("source_call_id", "content"))
-        is_failed = as_object(result.get("extra")).get("is_error") is True
-        ids = [call.id for call in calls]
-        waits = [
-            place for place, of_call in enumerate(ids) if of_call == result.get("source_call_id") and not found[place]
-        ]
-        if calls and waits and result.get("source_call_id") is not None:
-            place = waits[0]
-            calls[place].is_delegation = calls[place].is_delegation or "subagent_trajectory_ref" in rest
-        elif not calls and found[0] is None:
-            place = 0
-            rest |= filled({"source_call_id": result.get("source_call_id")})
+    for result, place in zip(told, places, strict=True):
+        if place is None:
+            told_of_none = without(result, ["content"]) | ({} if "content" in result else {LEFT_OUT: ["content"]})
+            loose.append(Returned(result.get("content"), rest=told_of_none))
         else:
-            loose.append(Returned(result.get("content"), rest=without(result, ["content"])))
-            continue
-        if "content" in result and result["content"] is None:
-            rest["content"] = None
-        found[place] = Returned(result.get("content"), is_failed, rest=rest or {})
-        if result.get("content") is None and not rest:
-            found[place] = Returned("", is_failed, rest={"content": None})
+            found[place] = _result(result, calls[place] if calls else None)
+    written = [len(calls) if place is None else place for place in places]
+    if written != sorted(written):
+        of_none = iter(loose)
+        for come, place in enumerate(places):
+            returned = next(of_none) if place is None else found[place]
+            if returned is not None:
+                returned.rest[COME_AS] = come
     return found + loose, len(results)
+
+
+def _places(calls: list[Call], results: list[JsonObject]) -> list[int | None]:
+    """To which call each result belongs; None for those that belong to none, or to one that has a result already."""
+    nameless = [number for number, result in enumerate(results) if result.get("source_call_id") is None]
+    places: list[int | None] = []
+    for result in results:
+        source = result.get("source_call_id")
+        waits = [place for place, call in enumerate(calls) if call.id == as_name(source) and place not in places]
+        places.append(waits[0] if source is not None and waits else None)
+    if not calls:
+        return [0 if number == 0 else None for number in range(len(results))]
+    if len(nameless) == len(results) and len(results) in (1, len(calls)):
+        return [len(calls) - 1] if len(results) == 1 else list(range(len(calls)))
+    return places
+
+
+def _result(result: JsonObject, call: Call | None) -> Returned:
+    rest = without(result, ("source_call_id", "content"))
+    is_failed = as_object(result.get("extra")).get("is_error") is True
+    if call is None:
+        rest |= filled({"source_call_id": result.get("source_call_id")})
+    else:
+        call.is_delegation = call.is_delegation or "subagent_trajectory_ref" in rest
+        if result.get("source_call_id") is None:
+            rest |= {"source_call_id": None} if "source_call_id" in result else {LEFT_OUT: ["source_call_id"]}
+    if "content" in result and result["content"] is None:
+        rest["content"] = None
+    if result.get("content") is None and not rest:
+        return Returned("", is_failed, rest={"content": None})
+    return Returned(result.get("content"), is_failed, rest=rest)
 
 
 def _step(exchange: Exchange, number: int, *, is_own: bool) -> JsonObject:
@@ -152,30 +196,31 @@ def _step(exchange: Exchange, number: int, *, is_own: bool) -> JsonObject:
     drawn = without(sampling, ["model_version"])
     metrics = as_object(rest.get("metrics")) | {name: drawn[name] for name in _OF_SAMPLING if name in drawn}
     if metrics or "metrics" in rest:
-        step["metrics"] = metrics
+        step["metrics"] = metrics or rest.get("metrics", {})
     if not is_own:
-        step |= {"extra": exchange.rest} if exchange.rest else {}
+        step |= {"extra": extra} if (extra := unmarked(exchange.rest)) else {}
         step |= filled({"timestamp": turn.get("timestamp"), "model_name": sampling.get("model_version")})
         step |= {"is_copied_context": True} if turn.get("is_copied_context") else {}
-    return step | without(rest, ["metrics"])
+    return unmarked(step | without(rest, ["metrics"]))
 
 
 def _results(exchange: Exchange, number: int, *, is_own: bool) -> list[JsonObject]:
-    results = []
+    results: list[tuple[int, JsonObject]] = []
     for place, returned in enumerate(exchange.returned):
         if returned is None:
             continue
         told: JsonObject = {}
         if place < len(exchange.calls):
             told["source_call_id"] = exchange.calls[place].id or f"call_{number}_{place + 1}"
-        if returned.content is not None or not (is_own and returned.rest):
+        is_loose = place >= max(1, len(exchange.calls))
+        if returned.content is not None or is_loose or not (is_own and returned.rest):
             told["content"] = returned.content
         if is_own:
-            results.append(told | returned.rest)
+            results.append((place, told | returned.rest))
             continue
-        extra = returned.rest | ({"is_error": True} if returned.failed else {})
-        results.append(told | ({"extra": extra} if extra else {}))
-    return results
+        extra = unmarked(returned.rest) | ({"is_error": True} if returned.failed else {})
+        results.append((place, told | ({"extra": extra} if extra else {})))
+    return [unmarked(told) for told in in_order(results)]
 
 
 def _told(message: JsonObject, *, is_own: bool) -> JsonObject:
@@ -184,6 +229,7 @@ def _told(message: JsonObject, *, is_own: bool) -> JsonObject:
     step: JsonObject = {"source": role if role in ("system", "user") else "user", "message": message.get("content")}
     rest = without(message, ("role", "content"))
     if is_own:
-        return step | rest
+        return unmarked(step | rest)
+    rest = unmarked(rest)
     extra = rest if step["source"] == role else {"role": role, **rest}
     return step | {"message": step["message"] or ""} | ({"extra": extra} if extra else {})

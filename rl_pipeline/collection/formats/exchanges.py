@@ -8,6 +8,10 @@ it returned. What a format says beyond the contract stands in the open objects, 
 - `shown_after` of the last turn: messages that nobody answered;
 - `message` of an observation, an action and a result, and `call` of an action: further fields of the original;
 - `more` of a result: what was returned to none of the calls.
+
+Two marks among the further fields tell how to write them again, and are not written themselves: `LEFT_OUT` names fields
+that the original did not have at all, `COME_AS` says as the how-manieth a result came, where calls were answered out of
+their order.
 """
 
 from collections.abc import Sequence
@@ -26,6 +30,8 @@ _TYPES = {
 _ROLES = {"system_message": "system", "tool_result": "tool", "subordinate_response": "tool"}
 _OF_A_TURN = {"turn_id", "observation", "action", "result", "thought_process", "shown_before", "shown_after"}
 _OF_EVERY_CALL = ("timestamp", "agent_id", "is_copied_context")
+LEFT_OUT = "rl_pipeline_left_out"
+COME_AS = "rl_pipeline_come_as"
 _NOTHING_SHOWN: JsonObject = {"type": "system_message", "content": "", "is_empty": True}
 
 
@@ -131,6 +137,16 @@ def first_request(turns: Sequence[JsonObject]) -> str | None:
     return None
 
 
+def unmarked(message: JsonObject) -> JsonObject:
+    """A message or step as it is written: without the marks, and without what the original had not."""
+    return without(message, (LEFT_OUT, COME_AS, *as_list(message.get(LEFT_OUT))))
+
+
+def in_order(returned: Sequence[tuple[int, JsonObject]]) -> list[JsonObject]:
+    """Results with their places among the calls, in the order in which they came."""
+    return [told for _, told in sorted(returned, key=lambda one: one[1].get(COME_AS, one[0]))]
+
+
 def unwrapped(content: Any) -> Any:
     """Content as it was before the contract wrapped it."""
     return content["parts"] if isinstance(content, dict) and content.keys() == {"parts"} else content
@@ -146,7 +162,9 @@ def _shown(shown: Sequence[JsonObject], last: Returned | None) -> JsonObject:
     if role != _ROLES.get(_TYPES.get(role, "user_message"), "user"):
         rest["role"] = role
     if message.get("content") is None:
-        rest["content"] = None
+        rest |= {"content": None} if "content" in message else {LEFT_OUT: ["content"]}
+    elif isinstance(message["content"], int | float):
+        rest["content"] = message["content"]
     observation: JsonObject = {
         "type": _TYPES.get(role, "user_message"),
         "content": wrap_parts(message["content"]) if message.get("content") is not None else "",

@@ -171,12 +171,16 @@ def _exchange(number: int, action: Any, tool: str, lists: dict[str, list[Any]]) 
     return Exchange(
         text=written,
         thoughts=[thought] if isinstance(thought, str) else [],
-        calls=[Call(tool, {"command": action if action is not None else ""})],
+        calls=[Call(tool, {"command": action if action is not None else ""}, rest=_rest_of(action))],
         returned=[
             None if seen is None else Returned(seen, failed=turn.get("valid_action") is False and isinstance(seen, str))
         ],
         turn={"reward" if name == "rewards" else name: value for name, value in turn.items()},
     )
+
+
+def _rest_of(action: Any) -> JsonObject:
+    return {"is_null": True} if action is None else {}
 
 
 def _lists_of(steps: list[Any]) -> JsonObject:
@@ -230,4 +234,6 @@ def _action(exchange: Exchange, *, is_own: bool) -> Any:
     call = exchange.calls[0] if exchange.calls else None
     if call is None:
         return exchange.text or ""
-    return as_object(call.arguments).get("command", "") if is_own else written_command(call)
+    if not is_own:
+        return written_command(call)
+    return None if call.rest.get("is_null") else as_object(call.arguments).get("command", "")

@@ -80,7 +80,7 @@ def model_call(span: JsonObject) -> ModelCall | None:
     if prompt is None and answer is None:
         prompt, answer = _from_text(attributes)
         taken = []
-    if not isinstance(answer, dict) or not as_list(prompt):
+    if not isinstance(answer, dict) or not (as_list(prompt) or tells_something(answer)):
         return None
     told = attributes_of(span)
     taken += told.taken
@@ -212,6 +212,11 @@ def _from_text(attributes: JsonObject) -> tuple[Any, Any]:
     return prompt, answers[0] if answers else None
 
 
+def tells_something(answer: JsonObject) -> bool:
+    """Whether an answer without a prompt is one: tracers leave out prompts, and some spans have the role alone."""
+    return bool(answer.get("content") or answer.get("tool_calls"))
+
+
 def as_message(told: Any) -> JsonObject:
     """A message as OpenAI has it, from one whose calls are flat."""
     message = dict(as_object(told))
@@ -230,7 +235,7 @@ def as_message(told: Any) -> JsonObject:
 
 def as_told(message: JsonObject) -> JsonObject:
     """The message as a span tells it."""
-    told = {name: value for name, value in message.items() if name != "content" or value is not None}
+    told = dict(message)
     calls = []
     for call in map(as_object, as_list(message.get("tool_calls"))):
         function, rest = as_object(call.get("function")), without(call, ("is_flat", "function"))

@@ -30,6 +30,7 @@ from rl_pipeline.collection.formats.lightning_attributes import (
     agent_name,
     attributes_of,
     is_of_agent,
+    literal,
     model_call,
     reward_of,
 )
@@ -203,6 +204,11 @@ class SpanReading:
 
 def _is_same(known: JsonObject, now: JsonObject) -> bool:
     """Whether a prompt repeats a message: tracers write an answer otherwise when it is part of the next prompt."""
-    calls = [[call["function"] for call in as_list(message.get("tool_calls"))] for message in (known, now)]
+    calls = [[_called(call["function"]) for call in as_list(message.get("tool_calls"))] for message in (known, now)]
     said = [(message["role"], message.get("content") or "") for message in (known, now)]
     return said[0] == said[1] and calls[0] == calls[1]
+
+
+def _called(function: JsonObject) -> JsonObject:
+    """A call as it compares: its arguments are text with some and an object with others."""
+    return {**function, "arguments": literal(function.get("arguments"))}

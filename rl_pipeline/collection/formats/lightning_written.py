@@ -14,6 +14,7 @@ from rl_pipeline.collection.formats.values import (
     as_moment,
     as_number,
     as_object,
+    filled,
 )
 
 
@@ -41,6 +42,8 @@ class WrittenSpans:
         waiting: list[JsonObject] = []
         for exchange in self._exchanges:
             messages = messages_of_exchanges([exchange], is_chat=self._is_chat, as_functions=not self._is_own)
+            if not self._is_own:  # an attribute without a value is none
+                messages = [filled(message) for message in messages]
             place = len(exchange.shown)
             waiting += messages[:place]
             if exchange.turn.get("is_copied_context") and "call_span" not in exchange.turn:

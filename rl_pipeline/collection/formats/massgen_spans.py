@@ -114,6 +114,8 @@ def _turn(kind: str, span: JsonObject, before: list[JsonObject]) -> JsonObject:
     for name, mapped in (("output", str), ("arguments", dict), ("content", str), ("action_data", dict)):
         if name in span and name not in rest and not isinstance(span[name], mapped):
             rest[name] = span[name]
+    if kind == "content" and "source" in span and not isinstance(span["source"], str):
+        rest["source"] = span["source"]
     if kind == "tool" and not isinstance(span.get("result"), str | dict | list):
         rest |= {"result": span["result"]} if "result" in span else {}
     turn |= {"thought_process": thoughts} if thoughts else {}

@@ -36,6 +36,7 @@ from rl_pipeline.collection.formats.values import (
 )
 
 NAME = "openai-messages"
+_IS_LIST = "is_list"
 
 
 class OpenAIMessages:
@@ -63,8 +64,8 @@ class OpenAIMessages:
         origin = original(origin, record)
         turns = turns_of(*exchanges_of_messages(told["messages"]))
         source = without(told, ("messages", CARRIED))
-        if isinstance(record, list):
-            source["is_list"] = True
+        if isinstance(record, list) or as_object(told.get(CARRIED)).get(_IS_LIST):
+            source[_IS_LIST] = True
         reward = next(
             (told[name] for name in ("reward", "score", "success") if as_number(told.get(name)) is not None), None
         )
@@ -105,7 +106,9 @@ class OpenAIMessages:
                     "usage": _usage(metadata) or None,
                 }
             )
-        yield {"messages": messages, **without(source, ["is_list"]), CARRIED: carried_of(trajectory, NAME)}
+        # A list has no place for what a record carries: it becomes an object, and says so.
+        carried = carried_of(trajectory, NAME) | {name: True for name in (_IS_LIST,) if name in source}
+        yield {"messages": messages, **without(source, [_IS_LIST]), CARRIED: carried}
 
     def name_of(self, trajectory: JsonObject) -> str:
         """Its id."""

@@ -5,7 +5,8 @@
   parts, as JSON text (`messages_as_text`) or as values;
 - `openinference`: `llm.input_messages.0.message.role`, `llm.output_messages.0.message.content`.
 
-Each is read as chat messages, and written as it was.
+Each is read as chat messages, and written as it was. What stands elsewhere in a span (`otlp_elsewhere.py`), or has more
+to it than chat messages can tell, is `KEPT`: the span has it whole, and is written as it is.
 """
 
 import json
@@ -14,13 +15,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from rl_pipeline.collection.formats.chat import compact
-from rl_pipeline.collection.formats.lightning_attributes import as_message, as_told, flat, nested
+from rl_pipeline.collection.formats.lightning_attributes import (
+    as_message,
+    as_told,
+    flat,
+    literal,
+    nested,
+    tells_something,
+)
 from rl_pipeline.collection.formats.values import JsonObject, as_list, as_object, as_text, filled, without
 
 _SHOWN, _ANSWERED, _INSTRUCTIONS = "gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.system_instructions"
 _FLAT_SHOWN, _FLAT_ANSWERED = "gen_ai.prompt", "gen_ai.completion.0"
 _OPEN_SHOWN, _OPEN_ANSWERED = "llm.input_messages", "llm.output_messages.0"
 _OF_A_MESSAGE = ("role", "parts", "content", "tool_calls", "reasoning_content", "tool_call_id", _INSTRUCTIONS)
+
+
+KEPT = "kept"
 
 
 @dataclass(frozen=True)
@@ -40,9 +51,18 @@ def conversation_of(attributes: JsonObject) -> Conversation | None:
     """What a span's attributes tell; None for spans that tell no call to a model."""
     for read in (_flat, _messages, _openinference):
         found = read(attributes)
-        if found is not None and found.prompt:
-            return found
+        if found is not None and (found.prompt or tells_something(found.answer)):
+            return found if _is_restored(found, attributes) else Conversation(KEPT, found.prompt, found.answer, [], {})
     return None
+
+
+def _is_restored(found: Conversation, attributes: JsonObject) -> bool:
+    """Whether the same attributes can be written again, but for the spaces in JSON text."""
+    written = attributes_of_conversation(found.dialect, found.prompt, found.answer, found.left)
+    told = {name: attributes[name] for name in found.taken}
+    return {name: literal(value) for name, value in written.items()} == {
+        name: literal(value) for name, value in told.items()
+    }
 
 
 def attributes_of_conversation(
@@ -51,6 +71,8 @@ def attributes_of_conversation(
     """A prompt and its answer as attributes; `left` are the others of the span."""
     told: JsonObject = {}
     match dialect:
+        case "kept":
+            return left
         case "flat":
             for number, message in enumerate(prompt):
                 told |= flat(f"{_FLAT_SHOWN}.{number}", as_told(message))
@@ -66,7 +88,7 @@ def attributes_of_conversation(
             values |= {_INSTRUCTIONS: instructions} if instructions else {}
             is_text = dialect == "messages_as_text"
             told = {name: compact(value) if is_text else value for name, value in values.items()}
-    return {**left, **{name: value for name, value in told.items() if value is not None}}
+    return {**left, **told}
 
 
 def _flat(attributes: JsonObject) -> Conversation | None:
@@ -93,6 +115,12 @@ def _from_open(told: Any) -> JsonObject:
     calls = [as_object(as_object(call).get("tool_call")) for call in as_list(message.get("tool_calls"))]
     if calls:
         message["tool_calls"] = calls
+    if isinstance(message.get("function_call_name"), str):
+        called = {
+            "name": message.pop("function_call_name"),
+            "arguments": message.pop("function_call_arguments_json", None),
+        }
+        message["function_call"] = filled(called)
     contents = [as_object(as_object(part).get("message_content")) for part in as_list(message.pop("contents", None))]
     if contents and "content" not in message:
         message["content"] = contents
@@ -158,8 +186,8 @@ def _returned(part: JsonObject) -> JsonObject:
 
 
 def _called(part: JsonObject) -> JsonObject:
-    function = filled({"name": part.get("name"), "arguments": part.get("arguments")})
-    return {**filled({"id": part.get("id")}), "type": "function", "function": function}
+    function = {name: part[name] for name in ("name", "arguments") if name in part}
+    return {**without(part, ("type", "name", "arguments")), "type": "function", "function": function}
 
 
 def _as_content(part: JsonObject) -> JsonObject:
@@ -189,12 +217,11 @@ def _parts(message: JsonObject) -> Iterable[JsonObject]:
     for call in map(as_object, as_list(message.get("tool_calls")) or [{"function": message.get("function_call")}]):
         function = call.get("function")
         if isinstance(function, dict):
-            named = filled({"id": call.get("id"), "name": function.get("name")})
-            yield {"type": "tool_call", **named, **_arguments(function)}
+            yield {"type": "tool_call", **without(call, ("type", "function")), **_called_with(function)}
 
 
-def _arguments(function: JsonObject) -> JsonObject:
-    """A call's arguments, which are an object here and JSON text in chat messages."""
+def _called_with(function: JsonObject) -> JsonObject:
+    """A call's name and arguments, which are an object here and JSON text in chat messages."""
     told = function.get("arguments")
     if isinstance(told, str):
         try:
@@ -202,4 +229,4 @@ def _arguments(function: JsonObject) -> JsonObject:
         except (ValueError, RecursionError):
             parsed = None
         told = parsed if isinstance(parsed, dict) and compact(parsed) == told else told
-    return filled({"arguments": told})
+    return {**without(function, ["arguments"]), **({"arguments": told} if "arguments" in function else {})}

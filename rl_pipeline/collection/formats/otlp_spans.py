@@ -1,25 +1,37 @@
 """OTLP's requests as the spans of each trace, with flat attributes, and back."""
 
+import base64
+import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rl_pipeline.collection.formats.lightning_attributes import ModelCall, attributes_of, describe
+from rl_pipeline.collection.formats.otlp_elsewhere import conversation_elsewhere
 from rl_pipeline.collection.formats.otlp_messages import attributes_of_conversation, conversation_of
 from rl_pipeline.collection.formats.otlp_values import listed_attributes, nanoseconds, plain_attributes
 from rl_pipeline.collection.formats.values import JsonObject, as_list, as_number, as_object, as_text, without
 
 PLACE = "place"
 _DIALECT = "dialect"
+_BASE64_LENGTH = 24
+_OLD_SCOPES = "instrumentationLibrarySpans"
+"""What OTLP called them before 0.15; they are written by their new name."""
 _EVALUATION = "gen_ai.evaluation.result"
 
 
 def located_spans(request: Any) -> Iterator[tuple[JsonObject, Any]]:
     """Each span of a request, with where it stood: its resource and scope."""
     for group in map(as_object, as_list(as_object(request).get("resourceSpans"))):
-        for scope in map(as_object, as_list(group.get("scopeSpans"))):
-            place = {"resource": without(group, ["scopeSpans"]), "scope": without(scope, ["spans"])}
+        resource = without(group, ("scopeSpans", _OLD_SCOPES))
+        older = [_renamed(as_object(scope)) for scope in as_list(group.get(_OLD_SCOPES))]
+        for scope in map(as_object, [*as_list(group.get("scopeSpans")), *older]):
+            place = {"resource": resource, "scope": without(scope, ["spans"])}
             for span in as_list(scope.get("spans")):
                 yield place, span
+
+
+def _renamed(scope: JsonObject) -> JsonObject:
+    return {"scope" if name == "instrumentationLibrary" else name: value for name, value in scope.items()}
 
 
 def request_of(located: Iterable[tuple[JsonObject, Any]]) -> JsonObject:
@@ -39,8 +51,15 @@ def request_of(located: Iterable[tuple[JsonObject, Any]]) -> JsonObject:
 
 
 def trace_of(span: Any) -> str:
-    """The trace of a span, in small letters; empty where it names none."""
-    return as_text(as_object(span).get("traceId")).lower()
+    """The trace of a span, as small hexadecimal digits; empty where it names none.
+
+    OTLP's JSON has these digits; protobuf's own JSON, which some write in its place, has Base64.
+    """
+    told = as_text(as_object(span).get("traceId"))
+    if len(told) == _BASE64_LENGTH:
+        with contextlib.suppress(ValueError):
+            return base64.b64decode(told, validate=True).hex()
+    return told.lower()
 
 
 def flattened(span: JsonObject, place: int) -> JsonObject:
@@ -63,7 +82,7 @@ def began(span: JsonObject) -> int | None:
 def call_of(span: JsonObject) -> ModelCall | None:
     """The call to a model that a flattened span tells."""
     attributes = as_object(span.get("attributes"))
-    found = conversation_of(attributes)
+    found = conversation_of(attributes) or conversation_elsewhere(span)
     if found is None:
         return None
     told = attributes_of(span)

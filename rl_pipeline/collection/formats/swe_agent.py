@@ -2,8 +2,9 @@
 
 The steps of `trajectory` are the turns. From `history` come the prompts before the first step and, for models that call
 functions, the calls. A file with a history alone is read as the conversation that it is. `query`, the whole prompt of
-every step in newer versions, is kept as what it adds to the one before. mini-swe-agent has `messages` alone: commands
-stand in their words, or are calls of functions.
+every step in newer versions, is kept as what it adds to the one before. A run of several attempts of which none was
+chosen has `attempts` alone, and each is a trajectory; those beside a chosen one are kept with it. mini-swe-agent has
+`messages` alone: commands stand in their words, or are calls of functions.
 
 Whether a submission is right is not in the file: only runs that ended without one have failed.
 """
@@ -25,6 +26,7 @@ from rl_pipeline.collection.formats.format import (
     Layout,
     NotOfFormat,
     Origin,
+    all_readable,
     carried_of,
     is_chat,
     is_own,
@@ -47,6 +49,7 @@ from rl_pipeline.collection.formats.values import (
 )
 
 NAME = "swe-agent"
+_ATTEMPT = "attempt"
 
 # How versions before 1.0 named the directory of a run.
 _RUN = re.compile(r"(?P<model>.+?)__.+?__t-(?P<temperature>\d+(?:\.\d+)?)__p-")
@@ -71,7 +74,7 @@ class SWEAgent:
         steps = as_list(record.get("trajectory"))
         if steps:
             return any({"action", "observation"} <= as_object(step).keys() for step in steps[:3])
-        if _is_mini(record):
+        if _is_mini(record) or _attempts(record):
             return True
         history = as_list(record.get("history"))
         return bool(history) and isinstance(history[0], dict) and "role" in history[0]
@@ -84,6 +87,13 @@ class SWEAgent:
         """See `Format.read`."""
         if not self.fits(record):
             raise NotOfFormat("it has neither steps in `trajectory` nor messages in `history`: is it a .traj file?")
+        if attempts := _attempts(record):
+            around = without(record, ["attempts"])
+            yield from all_readable(
+                (f"attempt {number}", self.read({**around, **attempt, _ATTEMPT: number}, origin))
+                for number, attempt in enumerate(attempts, start=1)
+            )
+            return
         origin = original(origin, record)
         history, steps = as_list(record.get("history")), as_list(record.get("trajectory"))
         source = without(record, ("trajectory", "history", CARRIED))
@@ -176,8 +186,17 @@ def _replayed(config: Any) -> tuple[JsonObject, JsonObject]:
     return as_object(told.get("agent")), as_object(told.get("problem_statement"))
 
 
+def _attempts(record: JsonObject) -> list[JsonObject]:
+    """The attempts of a run that has nothing else."""
+    if as_list(record.get("trajectory")) or as_list(record.get("history")):
+        return []
+    return [attempt for attempt in as_list(record.get("attempts")) if as_list(as_object(attempt).get("trajectory"))]
+
+
 def _is_mini(record: JsonObject) -> bool:
+    """By its name, which the first versions did not write yet."""
     is_named = as_text(record.get("trajectory_format")).startswith("mini-swe-agent")
+    is_named = is_named or "mini_version" in as_object(record.get("info"))
     return is_named and isinstance(record.get("messages"), list)
 
 

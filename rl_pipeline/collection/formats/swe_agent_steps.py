@@ -68,6 +68,8 @@ def exchanges_of_steps(steps: list[Any], calls: Iterator[tuple[str, Call]]) -> I
             same = _common(query, step["query"])
             turn["step"]["query"] = {"same": same, "then": step["query"][same:]}
             query = step["query"]
+        elif "query" in step:
+            turn["step"]["query"] = step["query"]
         thought = step.get("thought")
         yield Exchange(
             text=as_text(step.get("response")) or None,
@@ -90,7 +92,7 @@ def steps_of(exchanges: list[Exchange], *, is_own: bool) -> Iterator[JsonObject]
             "response": exchange.text or "",
             **({"thought": "\n".join(exchange.thoughts)} if exchange.thoughts or not is_own else {}),
             **({"execution_time": (returned.milliseconds or 0.0) / 1000} if returned and not is_own else {}),
-            **without(told, ("query", "left_out")),
+            **without(told, ["left_out"]),
         }
         if isinstance(told.get("query"), dict):
             query = [*query[: as_count(told["query"].get("same")) or 0], *as_list(told["query"].get("then"))]

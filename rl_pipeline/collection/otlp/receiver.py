@@ -23,7 +23,7 @@ from typing import Any
 from rl_pipeline.collection.formats.format import NotOfFormat, Origin
 from rl_pipeline.collection.formats.importing import UNEXPECTED
 from rl_pipeline.collection.formats.otlp import NAME, OtlpTraces
-from rl_pipeline.collection.formats.otlp_spans import call_of, flattened, located_spans, request_of, trace_of
+from rl_pipeline.collection.formats.otlp_spans import call_of, flattened, located_spans, request_of
 from rl_pipeline.collection.formats.refusals import FILE_NAME, Refusal
 from rl_pipeline.collection.formats.values import JsonObject, as_object, as_text
 from rl_pipeline.collection.outbox import Outbox
@@ -206,9 +206,10 @@ def put_whole(outbox: Outbox, tree: JsonObject) -> bool:
 
 
 def _fault(span: Any) -> str | None:
-    if not _TRACE_ID.fullmatch(trace_of(span)):
+    trace, identity = (as_text(as_object(span).get(name)).lower() for name in ("traceId", "spanId"))
+    if not _TRACE_ID.fullmatch(trace):  # who exports must keep to OTLP's JSON; what lies in a file is read as it is
         return "its traceId has not 32 hexadecimal digits"
-    if not _SPAN_ID.fullmatch(as_text(as_object(span).get("spanId")).lower()):
+    if not _SPAN_ID.fullmatch(identity):
         return "its spanId has not 16 hexadecimal digits"
     return None
 

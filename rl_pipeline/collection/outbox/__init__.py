@@ -8,7 +8,6 @@ import json
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -45,7 +44,7 @@ class _Works:
 
 
 class Outbox:
-    """Where an agent's recorders write; make one for the process and keep it.
+    """Where an agent's recorders write; make one for the process. It works until it is closed or the program ends.
 
     Nothing that happens here reaches the agent: what goes wrong is logged under `rl_pipeline.collection` and counted.
     """
@@ -73,7 +72,7 @@ class Outbox:
         """
         self.directory = Path(directory).absolute()
         self.disk_seconds = disk_seconds
-        self._exit_seconds = exit_seconds
+        self.exit_seconds = exit_seconds
         self._redaction = redaction
         self._open_objects = open_objects
         self._limits = limits or OutboxLimits()
@@ -89,9 +88,7 @@ class Outbox:
         self._lock = threading.Lock()
         self._works: _Works | None = None
         self._working()
-        reference = weakref.ref(self)
-        os.register_at_fork(after_in_child=lambda: _apply(reference, Outbox._begin_again))
-        atexit.register(lambda: _apply(reference, Outbox.close))
+        _OPEN[id(self)] = self
 
     @property
     def counts(self) -> Counts:
@@ -146,7 +143,8 @@ class Outbox:
 
         Without a time, it is the `exit_seconds`: the end of the program does the same. Closing twice is fine.
         """
-        works, seconds = self._works, self._exit_seconds if seconds is None else seconds
+        works, seconds = self._works, self.exit_seconds if seconds is None else seconds
+        _OPEN.pop(id(self), None)
         if self._closed or works is None:
             return
         self._closed = True
@@ -166,7 +164,7 @@ class Outbox:
                     self._works = _Works(counting, redaction, writer, sender)
         return self._works
 
-    def _begin_again(self) -> None:
+    def begin_again(self) -> None:
         """In a fork: threads are not copied, and a lock may have been held by one. The parent's files are its own."""
         if self._works is not None:
             self._works.writer.leave_to_parent()
@@ -174,7 +172,21 @@ class Outbox:
         self._works = None
 
 
-def _apply(reference: "weakref.ref[Outbox]", method: Callable[[Outbox], None]) -> None:
-    outbox = reference()
-    if outbox is not None:
-        method(outbox)
+_OPEN: dict[int, Outbox] = {}
+"""Those that nobody has closed: their threads work on when nobody else holds them, and the end waits for them too."""
+
+
+def _close_all() -> None:
+    """At the end of the program. They send at once, so the time of each began with the first."""
+    began = time.monotonic()
+    for outbox in list(_OPEN.values()):
+        outbox.close(max(0.0, outbox.exit_seconds - (time.monotonic() - began)))
+
+
+def _begin_all_again() -> None:
+    for outbox in list(_OPEN.values()):
+        outbox.begin_again()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_begin_all_again)

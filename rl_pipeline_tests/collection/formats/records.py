@@ -571,11 +571,7 @@ SINGLE: list[tuple[str, Any, Origin]] = [
     ("openai-messages", OPENAI, origin("runs/chats.jsonl")),
     ("openai-messages", {"messages": CONVERSATION[:2] + CONVERSATION[5:6]}, origin("runs/chats.jsonl")),
     ("openai-messages", {"messages": ODD_CALLS}, origin("runs/chats.jsonl")),
-    (
-        "openai-messages",
-        {"messages": [*FLAT_CALLS[:2], FLAT_CALLS[3], FLAT_CALLS[2], *FLAT_CALLS[4:]]},
-        origin("runs/chats.jsonl"),
-    ),
+    ("openai-messages", {"messages": FLAT_CALLS}, origin("runs/chats.jsonl")),
     ("tau-bench", TAU, origin("runs/tool-calling-gpt-4o-0.3_range_0--1_user-gpt-4o-llm_0612073827.json")),
     ("tau-bench", TAU_REACT, origin("runs/react.json")),
     ("tau-bench", TAU_UNJUDGED, origin("runs/unjudged.json")),

@@ -132,4 +132,5 @@ def test_whole_episodes_teach_more_than_as_many_single_turns(
     assert len(ours) == len(theirs) == len(seeds)
     if len(seeds) > 1:
         assert min(ours) > base
+        assert fmean(ours) >= 1.3 * base, "by a fiftieth of the thousand iterations that the specification allows"
         assert fmean(ours) > fmean(theirs)
