@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+import sys
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from rl_pipeline.settings import Settings
     from rl_pipeline.stores.jetstream import JetStream
 
+_log = logging.getLogger(__name__)
+
 # What serves or guards must not wait for a store that is away.
 _SHORT_PATIENCE_SECONDS = 2.0
 
@@ -32,6 +35,7 @@ def gateway(
     """Serve models: OpenAI's chat completions, split as the desired state says, and the admin API."""
     import uvloop
 
+    from rl_pipeline.json_logs import write_json_logs
     from rl_pipeline.opening import base_models, current_settings, model_objects, session_keys
     from rl_pipeline.serving.configuration import GatewayConfiguration
     from rl_pipeline.serving.fetching import ModelFetcher
@@ -44,7 +48,7 @@ def gateway(
     keys = session_keys(settings)
     if not keys:
         raise PipelineError("the gateway stores sessions under a key: set GATEWAY_SESSION_KEY to v1:<32 characters>")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    write_json_logs(name, sys.stderr)
     directory = data or settings.rl_pipeline_home.absolute() / "gateway"
     configuration = GatewayConfiguration(
         data_directory=directory,
@@ -69,6 +73,7 @@ def watchdog(
     """Take bad candidates out by what the gateways themselves saw, with everything but them dead."""
     from rl_pipeline.deployment.judging import judge
     from rl_pipeline.deployment.watchdog import FileMemory, Watchdog
+    from rl_pipeline.json_logs import write_json_logs
     from rl_pipeline.opening import current_settings, open_traffic, rollout_limits
     from rl_pipeline.stores.connecting_states import ConnectingStates
     from rl_pipeline.stores.jetstream_desired_state import JetStreamDesiredStates
@@ -76,6 +81,7 @@ def watchdog(
     settings = current_settings()
     directory = data or settings.rl_pipeline_home.absolute() / "watchdog"
     directory.mkdir(parents=True, exist_ok=True)
+    write_json_logs("watchdog", sys.stderr)
     dog = Watchdog(
         open_traffic(settings),
         ConnectingStates(lambda: JetStreamDesiredStates(_connected(settings))),
@@ -88,9 +94,10 @@ def watchdog(
         signal.signal(number, lambda *_: stop.set())
     said = ""
     while not stop.is_set():
-        told = _told(dog.look(datetime.now(UTC)))
+        look = dog.look(datetime.now(UTC))
+        told = _told(look)
         if told != said:
-            typer.echo(told)
+            _log.info("%s", told, extra=_ids(look))
         said = told
         (directory / "last-look").touch()
         stop.wait(interval)
@@ -105,6 +112,15 @@ def _told(look: "Look") -> str:
     ]
     recorded = [f"generation {each.generation} recorded: {each.change.reason}" for each in look.recorded]
     return "; ".join([place, *taken, *recorded, *look.pending])
+
+
+def _ids(look: "Look") -> dict[str, str | int]:
+    """What a look is about."""
+    state = look.state
+    if state is None:
+        return {}
+    rollout = {"deployment_id": state.rollout.deployment_id} if state.rollout else {}
+    return {"generation": state.generation, "model_id": state.change.model_id, **rollout}
 
 
 def _connected(settings: "Settings") -> "JetStream":

@@ -24,7 +24,7 @@ hypothesis.settings.register_profile("patient", deadline=None, suppress_health_c
 hypothesis.settings.load_profile("patient")
 
 # What a test may need beyond Python and make, by the marker that names it.
-PROGRAMS = {"chromium": "chromium", "promtool": "promtool", "cplusplus": "g++", "curl": "curl"}
+PROGRAMS = {"chromium": "chromium", "promtool": "promtool", "amtool": "amtool", "cplusplus": "g++", "curl": "curl"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

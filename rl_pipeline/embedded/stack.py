@@ -6,6 +6,7 @@ A server whose address the environment sets (`NATS_URL`, `CLICKHOUSE_URL` …) i
 
 import contextlib
 import json
+import logging
 import shutil
 import signal
 import sys
@@ -26,7 +27,10 @@ from rl_pipeline.embedded.ports import LOOPBACK, choose_port, free_port, listens
 from rl_pipeline.embedded.redaction_keys import make_redaction_keys, redaction_keys
 from rl_pipeline.embedded.signing_keys import make_signing_key, signing_keys
 from rl_pipeline.embedded.supervisor import Component, Supervisor
+from rl_pipeline.json_logs import json_handler
 from rl_pipeline.settings import Settings, child_environment, embedded_profile
+
+_log = logging.getLogger(__name__)
 
 _PROBE_TIMEOUT_SECONDS = 2.0
 _DAEMON_QUERY = "{ instance { daemonHealth { allDaemonStatuses { required lastHeartbeatTime } } } }"
@@ -72,9 +76,10 @@ def running_stack(
     `prepare_stores` is called once the servers answer and before Dagster starts: streams and tables come first.
     Ctrl-C, SIGTERM and a closed terminal request a stop; `Supervisor.watch` then returns.
     """
-    with hold(settings.rl_pipeline_home) as home:
+    with hold(settings.rl_pipeline_home) as home, _logging_to(home.log("supervisor")):
         for name in home.end_leftovers():
             report(f"{name:<12} was left behind by a killed stack and was ended")
+            _log.warning("%s: was left behind by a killed stack and was ended", name)
         with contextlib.ExitStack() as starting:
             starting.enter_context(one_stack_starts_at_a_time())
             stack, stages = _plan(settings, home, report)
@@ -138,8 +143,13 @@ def _plan(settings: Settings, home: Home, report: Callable[[str], None]) -> tupl
     embedded = settings.with_defaults({**profile, **keys})
     if serves:
         beside_dagster += _serving(embedded, gateway_port, home)
+
+    def tell(component: Component, state: str) -> None:
+        report(f"{component.name:<12} {state:<8} {component.address}".rstrip())
+        _log.info("%s: %s", component.name, state)
+
     supervisor = Supervisor(
-        report=lambda component, state: report(f"{component.name:<12} {state:<8} {component.address}".rstrip()),
+        report=tell,
         on_change=lambda pids: home.write_record(addresses.urls(), pids),
     )
     code, dagster = _dagster(embedded, home, ui_port)
@@ -292,6 +302,20 @@ def _daemons_have_been_heard(ui: str, since: float) -> bool:
         return False
     statuses = json.loads(answer)["data"]["instance"]["daemonHealth"]["allDaemonStatuses"]
     return all((status["lastHeartbeatTime"] or 0) >= since for status in statuses if status["required"])
+
+
+@contextlib.contextmanager
+def _logging_to(path: Path) -> Iterator[None]:
+    """What the stack itself does is kept beside the logs of its components."""
+    with path.open("a") as stream:
+        handler, level = json_handler("supervisor", stream), _log.level
+        _log.addHandler(handler)
+        _log.setLevel(logging.INFO)
+        try:
+            yield
+        finally:
+            _log.removeHandler(handler)
+            _log.setLevel(level)
 
 
 @contextlib.contextmanager

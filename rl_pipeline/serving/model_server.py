@@ -19,6 +19,7 @@ from aiohttp import web
 from jinja2 import TemplateError
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from rl_pipeline.json_logs import write_json_logs
 from rl_pipeline.serving.batching import Batch, Broken, Generation, Overloaded
 from rl_pipeline.serving.chat_request import ChatRequest, RequestInvalid, parse_chat_request
 from rl_pipeline.serving.configuration import LOOPBACK
@@ -271,6 +272,7 @@ def main() -> None:
     parser.add_argument("--name", default="model", help="what it calls itself")
     parser.add_argument("--port", type=int, default=0, help="on loopback; 0 for any")
     asked = parser.parse_args()
+    write_json_logs("model-server", sys.stderr)
     threading.Thread(target=_end_with_input, name="input", daemon=True).start()
     problem = asyncio.run(serve(asked.model, asked.name, asked.port))
     if problem:
