@@ -81,13 +81,16 @@ class PolicyGradientTrainer(Trainer):
             raise NothingToPlay(
                 f"none of the dataset's {len(prompts)} prompts can be played: widen the request's filter"
             )
-        kinds = [self.rollouts.kind_of(prompt) for prompt in self.prompts]
-        learnable = plan.online.curriculum_floor < 1 and None not in kinds
-        self.curriculum = Curriculum(kinds, floor=plan.online.curriculum_floor) if learnable else None
+        self.curriculum = self._curriculum(plan.online.curriculum_floor)
         self.groups = groups_of(self._share * self.args.world_size, plan.online.group_size)
         self.batches: list[Batch] = []
         self.measured: defaultdict[str, list[Tensor]] = defaultdict(list)
         self.reference = frozen(reference, self.accelerator) if reference is not None else None
+
+    def _curriculum(self, floor: float) -> Curriculum | None:
+        """None where all prompts are played one by one: where that is planned, or nobody says whether one is solved."""
+        kinds = [self.rollouts.kind_of(prompt) for prompt in self.prompts] if floor < 1 else [None]
+        return None if None in kinds else Curriculum(kinds, floor=floor)
 
     def _scorer(self, reward_model: PreTrainedModel) -> RewardScorer:
         batch = self.args.per_device_train_batch_size
@@ -184,7 +187,7 @@ class PolicyGradientTrainer(Trainer):
         return batches
 
     def _choose(self, iteration: int) -> list[int]:
-        """The prompt of each group: by what is known of them, or one after the other where successes are not told."""
+        """The prompt of each group."""
         count, seed = self.groups[-1] + 1, self.plan.seed
         if self.curriculum is None:
             return prompts_of_iteration(len(self.prompts), count, iteration, seed)
