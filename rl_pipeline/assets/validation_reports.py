@@ -1,7 +1,7 @@
 """`validation_reports`: whether the checkpoint of a training job may be released, against the model in service."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -23,7 +23,7 @@ from rl_pipeline.resources.stream import StreamResource
 from rl_pipeline.resources.training import TrainingResource
 from rl_pipeline.resources.warehouse import WarehouseResource
 from rl_pipeline.serving.fetching import ModelFetcher
-from rl_pipeline.serving.model_child import served_model
+from rl_pipeline.serving.model_child import loading_model
 from rl_pipeline.stores.jetstream_desired_state import JetStreamDesiredStates
 from rl_pipeline.validation.answers import Answers, ChatEndpoint, ModelNotServed
 from rl_pipeline.validation.logged_work import estimate_from_logs, read_logged_work
@@ -92,13 +92,15 @@ def validation_reports(  # noqa: PLR0917 - Dagster passes them by name
         for model in (served, control):
             _check_served(context, model)
         directory = fetcher.fetch(served) if served.endpoint is None else None
-        off_policy = estimate_from_logs(read_logged_work(tables, candidate.job_id), directory, seed=seed)
-        with _answering(served, fetcher) as one, _answering(control, fetcher) as other:
-            if one is None:
+        with _loading(served, fetcher) as ask_candidate, _loading(control, fetcher) as ask_control:
+            # Logged work is read while both models load.
+            off_policy = estimate_from_logs(read_logged_work(tables, candidate.job_id), directory, seed=seed)
+            asked = ask_candidate()
+            if asked is None:
                 raise dg.Failure(f"the checkpoint of {candidate.job_id} cannot be asked", allow_retries=False)
             report = validate(
-                one,
-                other,
+                asked,
+                ask_control(),
                 deployment.validation_suites(world),
                 budget=Budget(deployment.looks()),
                 seed=seed,  # each checkpoint meets other items
@@ -157,16 +159,17 @@ def _at_endpoint(endpoint: str, model: ServedModel) -> ChatEndpoint:
 
 
 @contextmanager
-def _answering(model: ServedModel | None, fetcher: ModelFetcher) -> Iterator[Answers | None]:
-    """The model, ready to be asked: where it is served already, or by a child of this run."""
+def _loading(model: ServedModel | None, fetcher: ModelFetcher) -> Iterator[Callable[[], Answers | None]]:
+    """What waits until the model can be asked: where it is served already, or by a child of this run."""
     if model is None:
-        yield None
+        yield lambda: None
     elif model.endpoint is not None:
-        yield _at_endpoint(model.endpoint, model)
+        at_endpoint = _at_endpoint(model.endpoint, model)
+        yield lambda: at_endpoint
     else:
-        directory = fetcher.fetch(model)
-        with served_model(directory, model.model_id, fetcher.directory / "validation.log") as address:
-            yield ChatEndpoint(address, model.model_id)
+        directory, name = fetcher.fetch(model), model.model_id
+        with loading_model(directory, name, fetcher.directory / "validation.log") as address:
+            yield lambda: ChatEndpoint(address(), name)
 
 
 def _result(

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from rl_pipeline.serving.children import ChildFailed
-from rl_pipeline.serving.model_child import served_model
+from rl_pipeline.serving.model_child import loading_model, served_model
 
 
 def asked(address: str, path: str, body: object) -> tuple[int, bytes]:
@@ -44,6 +44,14 @@ def test_it_is_gone_too_when_the_block_fails(tiny_model: Path, tmp_path: Path) -
     before = children()
     with pytest.raises(ZeroDivisionError), served_model(tiny_model, "tiny", tmp_path / "log"):
         raise ZeroDivisionError
+    assert children() == before
+
+
+def test_several_load_side_by_side_and_each_is_waited_for_where_it_is_needed(tiny_model: Path, tmp_path: Path) -> None:
+    before, log = children(), tmp_path / "log"
+    with loading_model(tiny_model, "one", log) as one, loading_model(tiny_model, "other", log) as other:
+        assert len(children() - before) == 2
+        assert one() == one() != other()
     assert children() == before
 
 

@@ -94,6 +94,8 @@ class OnlinePlan(_Part):
     rollouts: Literal["environment", "reward_model"] = "environment"
     environment: str | None = None
     group_size: Annotated[int, Field(ge=2)] = 4
+    curriculum_floor: Share = 1.0
+    """Share of the groups that play any prompt, others play what most can be learnt of. 1: all prompts, one by one."""
     updates_per_iteration: Positive = 1
     clip_epsilon: Annotated[float, Field(ge=0)] = 0.2
     kl_coefficient: Annotated[float, Field(ge=0)] = 0.02

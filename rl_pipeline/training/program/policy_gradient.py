@@ -1,16 +1,16 @@
 """PPO, RLOO, GRPO and REINFORCE for episodes of many turns: one trainer, which differs by its advantages alone.
 
 An iteration plays the global batch of episodes, each process its share, then takes `updates_per_iteration` steps of the
-optimiser on them. What an iteration plays depends on the seed, its number, the process and the weights, and on nothing
-else: a training that was interrupted between iterations goes on as if it had not been. The rest is transformers' own
-Trainer: DeepSpeed, schedule, clipping, accumulation, saving.
+optimiser on them. What an iteration plays depends on the seed, its number, the process, the weights, and what is known
+of the prompts, which is saved with the weights: a training that was interrupted between iterations goes on as if it had
+not been. The rest is transformers' own Trainer: DeepSpeed, schedule, clipping, accumulation, saving.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from peft import PeftModel
@@ -22,6 +22,7 @@ from rl_pipeline.errors import PipelineError
 from rl_pipeline.training.plans.plan import TrainingPlan
 from rl_pipeline.training.program import value_head
 from rl_pipeline.training.program.advantages import judge, played_turns
+from rl_pipeline.training.program.curriculum import Curriculum
 from rl_pipeline.training.program.episodes import (
     Batch,
     PlayedEpisode,
@@ -37,6 +38,8 @@ from rl_pipeline.training.program.readable import frozen, readable_policy
 from rl_pipeline.training.program.reward_scoring import RewardScorer
 from rl_pipeline.training.program.rollouts import EnvironmentRollouts, Rollouts, ScoredRollouts
 from rl_pipeline.training.program.surrogate import episode_mean, policy_objective, value_objective
+
+_CURRICULUM = "curriculum"
 
 
 class NothingToPlay(PipelineError):
@@ -78,10 +81,16 @@ class PolicyGradientTrainer(Trainer):
             raise NothingToPlay(
                 f"none of the dataset's {len(prompts)} prompts can be played: widen the request's filter"
             )
+        self.curriculum = self._curriculum(plan.online.curriculum_floor)
         self.groups = groups_of(self._share * self.args.world_size, plan.online.group_size)
         self.batches: list[Batch] = []
         self.measured: defaultdict[str, list[Tensor]] = defaultdict(list)
         self.reference = frozen(reference, self.accelerator) if reference is not None else None
+
+    def _curriculum(self, floor: float) -> Curriculum | None:
+        """None where all prompts are played one by one: where that is planned, or nobody says whether one is solved."""
+        kinds = [self.rollouts.kind_of(prompt) for prompt in self.prompts] if floor < 1 else [None]
+        return None if None in kinds else Curriculum(kinds, floor=floor)
 
     def _scorer(self, reward_model: PreTrainedModel) -> RewardScorer:
         batch = self.args.per_device_train_batch_size
@@ -96,7 +105,7 @@ class PolicyGradientTrainer(Trainer):
         value_head.remove_value_head(self.model)
 
     def get_train_dataloader(self) -> DataLoader[int]:
-        """The beat of an epoch, which plays every prompt once in a group: its entries carry nothing."""
+        """The beat of an epoch, which plays as many groups as there are prompts: its entries carry nothing."""
         iterations = ceil(len(self.prompts) / (self.groups[-1] + 1))
         beats = iterations * self.plan.online.updates_per_iteration * self.args.gradient_accumulation_steps
         return DataLoader(range(beats), batch_size=1)  # type: ignore[arg-type]  # a range is a map-style dataset
@@ -161,7 +170,7 @@ class PolicyGradientTrainer(Trainer):
 
     def _play(self, iteration: int, device: torch.device) -> list[Batch]:
         """Play one iteration: this process's micro-batches, with advantages that all processes agree on."""
-        chosen = prompts_of_iteration(len(self.prompts), self.groups[-1] + 1, iteration, self.plan.seed)
+        chosen = self._choose(iteration)
         groups = self.groups[self._first : self._first + self._share]
         generator = generator_of(device, self.plan.seed, iteration, self.args.process_index)
         with readable_policy(self, self.plan) as policy:
@@ -174,7 +183,30 @@ class PolicyGradientTrainer(Trainer):
         if self.reference is not None:
             self._read_reference(self.reference, batches)
         self._judge(episodes, [groups[place] for place in order], batches)
+        self._learn_of_prompts(episodes, [chosen[groups[place]] for place in order])
         return batches
+
+    def _choose(self, iteration: int) -> list[int]:
+        """The prompt of each group."""
+        count, seed = self.groups[-1] + 1, self.plan.seed
+        if self.curriculum is None:
+            return prompts_of_iteration(len(self.prompts), count, iteration, seed)
+        # What was saved with the weights counts, and all processes read it.
+        self.curriculum.state = self._kept.get(_CURRICULUM, self.curriculum.state)
+        return self.curriculum.choose(count, iteration, seed)
+
+    def _learn_of_prompts(self, episodes: Sequence[PlayedEpisode], prompts: Sequence[int]) -> None:
+        if self.curriculum is None:
+            return
+        told = torch.tensor([[prompt, bool(one.success)] for prompt, one in zip(prompts, episodes, strict=True)])
+        played, solved = self.accelerator.gather(told.to(self.args.device)).T.tolist()
+        self.curriculum.learn(played, solved)
+        self._kept[_CURRICULUM] = self.curriculum.state
+
+    @property
+    def _kept(self) -> dict[str, Any]:
+        """What the Trainer saves by name beside its own state; it declares a list, and has a dictionary."""
+        return cast("dict[str, Any]", self.state.stateful_callbacks)
 
     @property
     def _share(self) -> int:

@@ -1,6 +1,6 @@
 """Where the episodes of the online algorithms come from: an environment, or answers scored by a learnt reward model."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Protocol, cast
 
 import torch
@@ -27,6 +27,10 @@ class Rollouts(Protocol):
         """Whether there is a way to play it."""
         ...
 
+    def kind_of(self, prompt: Prompt) -> Hashable | None:
+        """What prompts have in common that are about as hard; None where nobody says whether they are solved."""
+        ...
+
     def play(
         self, policy: PreTrainedModel, prompts: Sequence[Prompt], generator: torch.Generator
     ) -> list[PlayedEpisode]:
@@ -45,6 +49,11 @@ class EnvironmentRollouts:
     def can_play(self, prompt: Prompt) -> bool:
         """Whether it comes from a world, and from the one that the plan names, if it names one."""
         return in_a_world(prompt, self._worlds) and self._plan.online.environment in {None, prompt.environment}
+
+    def kind_of(self, prompt: Prompt) -> Hashable:
+        """Its world, and its tier there."""
+        world = self._worlds.find(str(prompt.environment))
+        return (world.name, task_of(prompt, world).tier)
 
     def play(
         self, policy: PreTrainedModel, prompts: Sequence[Prompt], generator: torch.Generator
@@ -68,6 +77,9 @@ class ScoredRollouts:
         """Whether it leaves room for an answer."""
         opening = self._tokens.opening(prompt.messages)
         return len(opening) + self._plan.online.max_new_tokens <= self._plan.optimization.max_tokens
+
+    def kind_of(self, prompt: Prompt) -> None:
+        """A score is no success."""
 
     def play(
         self, policy: PreTrainedModel, prompts: Sequence[Prompt], generator: torch.Generator

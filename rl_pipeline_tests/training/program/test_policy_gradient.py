@@ -131,6 +131,9 @@ class EvenWords:
     def can_play(self, _: Prompt) -> bool:
         return True
 
+    def kind_of(self, prompt: Prompt) -> str:
+        return prompt.task
+
     def play(
         self, policy: PreTrainedModel, prompts: Sequence[Prompt], generator: torch.Generator
     ) -> list[PlayedEpisode]:
@@ -143,7 +146,7 @@ class EvenWords:
             words = functional.pad(words, (0, 1), value=2)
             turns += [turn, turn, turn, -1]
         return [
-            PlayedEpisode(row.tolist(), turns, of_turns)
+            PlayedEpisode(row.tolist(), turns, of_turns, sum(of_turns) > 3)
             for row, of_turns in zip(words, zip(*rewards, strict=True), strict=True)
         ]
 
@@ -292,13 +295,15 @@ def test_every_algorithm_learns_what_is_rewarded(
     assert rewards[-1] > 5.0
 
 
-@pytest.mark.parametrize(("algorithm", "adapter"), [("ppo", False), ("ppo", True), ("rloo", True)])
+@pytest.mark.parametrize(
+    ("algorithm", "adapter", "floor"), [("ppo", False, 1.0), ("ppo", True, 1.0), ("rloo", True, 0.1)]
+)
 def test_an_interrupted_training_goes_on_as_if_it_had_not_been(
-    algorithm: Algorithm, adapter: bool, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+    algorithm: Algorithm, adapter: bool, floor: float, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
     def trainer() -> PolicyGradientTrainer:
         model = get_peft_model(untrained_policy(tokenizer), LORA) if adapter else None
-        made = trainer_of(plan_of(algorithm), tokenizer, tmp_path, steps=6, model=model)
+        made = trainer_of(plan_of(algorithm, curriculum_floor=floor), tokenizer, tmp_path, steps=6, model=model)
         made.rollouts = EvenWords()
         return made
 
@@ -307,6 +312,8 @@ def test_an_interrupted_training_goes_on_as_if_it_had_not_been(
     resumed = trainer()
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
     names = ("loss", "grad_norm", "policy_entropy", "kl_divergence")
+    known = [one.curriculum.state if one.curriculum else None for one in (straight, resumed)]
+    assert known[0] == known[1]
     for before, after in zip(straight.state.log_history[4:6], resumed.state.log_history[4:6], strict=True):
         assert {name: after[name] for name in names} == pytest.approx({name: before[name] for name in names}, abs=1e-6)
         assert before["kl_divergence"] > 0
