@@ -28,7 +28,8 @@ class Nats:
 
 
 ChangeTraffic = Callable[[str, float], Awaitable[DesiredState]]
-"""Gives the model of this id that many percent of the traffic, by compare-and-swap of the desired state, and returns the new state.
+"""Gives the model of this id that many percent of the traffic, by compare-and-swap of the desired state, and returns
+the new state.
 
 Raises `StreamUnavailable` when NATS is away, and another `PipelineError` for what may not be done.
 """
