@@ -2,17 +2,22 @@
 
 Whole rollouts on a simulated clock, through the judgement and the phases of the product: a canary of 10, 25 and 50 %
 over 4 hours at least, with 50, 100 and 150 sessions of the candidate in its steps, then all the traffic for half an
-hour. Controller and watchdog both look; whoever decides first, decides. Both models fail in 2 % of their sessions, have
-rewards of 0.70 with a standard deviation of 0.25, and bad ratings from 10 % of the 15 % of users who rate, unless a row
-says otherwise. Work takes 10 minutes (the median; one in ten takes too long to count), but work that fails takes half a
-minute. Minutes are from the start of the rollout until the window was closed that made the evidence enough, which is a
-minute after its end; rewards count 32 minutes after the beginning of their sessions.
+hour, or for the 24 hours of the product where a row is about the bake. Controller and watchdog both look; whoever
+decides first, decides. Both models fail in 2 % of their sessions, have rewards of 0.70 with a standard deviation of
+0.25, and bad ratings from 10 % of the 15 % of users who rate, unless a row says otherwise. Work takes 10 minutes (the
+median; one in ten takes too long to count), but work that fails takes half a minute. Minutes are from the start of the
+rollout until the window was closed that made the evidence enough, which is a minute after its end; rewards count 32
+minutes after the beginning of their sessions.
 
 Rows under "plain rule" are the specification's thresholds on windows of five minutes, by the clock alone.
 
-- `false_rollback_max`: the highest share of healthy models that are rolled back, over traffic, bursts of errors, a real
-  share that is half as high again as the configured one, and work of both whose failures are known long before its
-  successes; an outage of both arms is `outage_rollback`.
+- `false_rollback_max`: the highest share of healthy models that are rolled back, over traffic, whole bakes, bursts of
+  errors in ramp and bake, a site that fails one in ten with both, a real share that is half as high again as the
+  configured one, and work of both whose failures are known long before its successes; an outage of both arms, in the
+  ramp or in the bake, is `outage_rollback`.
+- `baked_promoted_min`: the lowest share of healthy models that are promoted through an outage in the bake, bursts, or a
+  site that fails for both. `alone_held_min`: the lowest share of those that fail only with all of the traffic for which
+  a person is asked.
 - `caught_8pct_100k`, `p90_minutes_100k`: a model with 8 % errors at 100,000 sessions a day.
 - `literal_false_rollback`: the lowest share of healthy models that the plain rule rolls back.
 """
@@ -37,6 +42,8 @@ HEALTHY, OUTAGE, ERRORS = "healthy", "15-minute outage of both", "8 % errors"
 OUT_OF_ORDER = "all fail once all traffic is its own"
 BURSTS, REAL_SHARE = "24 bursts of errors a day", "real share 1.5 x configured"
 FAST_FAILURES = "20 % of the work fails at once"
+BAKED, BAKE_OUTAGE = "healthy, 24 h of bake", "15-minute outage in the bake"
+FLAKY, ALONE = "10 % errors of both", "10 % errors with all traffic"
 WORKING = Model(reward=0.80, spread=0.10, failing=0.20)
 """Its bad work is known long before its good work."""
 
@@ -52,9 +59,14 @@ class Row:
 
 
 ANY = Traffic(0)
+BAKING = Traffic(0, bake_hours=24)
 ROWS = (
     Row(HEALTHY, ANY, 2_000),
-    Row(BURSTS, replace(ANY, bursts_a_day=24), 1_000),
+    Row(BAKED, BAKING, 200),
+    Row(BURSTS, replace(BAKING, bursts_a_day=24), 400),
+    Row(BAKE_OUTAGE, replace(BAKING, outage_in_bake_minutes=15), 400),
+    Row(FLAKY, replace(BAKING, candidate=Model(errors=0.10), control=Model(errors=0.10)), 200),
+    Row(ALONE, replace(BAKING, candidate=Model(errors=0.10), bad_alone=True), 80),
     Row(REAL_SHARE, replace(ANY, real_share=1.5), 1_000),
     Row(OUTAGE, replace(ANY, outage_minutes=15), 2_000),
     Row(FAST_FAILURES, replace(ANY, candidate=WORKING, control=WORKING), 1_000),
@@ -95,7 +107,7 @@ class Cell:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one of 40 rollouts, under a minute")
+    parser.add_argument("--quick", action="store_true", help="one of 40 rollouts, some minutes")
     quick = parser.parse_args().quick
     print("rolled back, in %, + waiting for a person (median and 90 % of the minutes until the rollback)\n")
     print(f"{'':<36}{'rollouts':>9}" + "".join(f"{sessions:>20,}/day" for sessions in SESSIONS_A_DAY))
@@ -119,16 +131,22 @@ def figures(cells: dict[tuple[str, EvidenceRule, int], Cell]) -> dict[str, float
     def rolled_back(name: str, rule: EvidenceRule = "evidence") -> list[float]:
         return [cells[name, rule, sessions].rolled_back for sessions in SESSIONS_A_DAY]
 
+    def promoted(name: str) -> list[float]:
+        found = [cells[name, "evidence", sessions] for sessions in SESSIONS_A_DAY]
+        return [1 - cell.rolled_back - cell.held for cell in found]
+
     return {
         "false_rollback_max": max(
-            rate for name in (HEALTHY, BURSTS, REAL_SHARE, FAST_FAILURES) for rate in rolled_back(name)
+            rate for name in (HEALTHY, BAKED, BURSTS, FLAKY, REAL_SHARE, FAST_FAILURES) for rate in rolled_back(name)
         ),
         "caught_8pct_100k": rolled_back(ERRORS)[-1],
         "p90_minutes_100k": cells[ERRORS, "evidence", 100_000].minutes[1],
-        "outage_rollback": max(rolled_back(OUTAGE)),
+        "outage_rollback": max(rolled_back(OUTAGE) + rolled_back(BAKE_OUTAGE)),
         "literal_false_rollback": min(rolled_back(HEALTHY, "literal")),
         "caught_8pct_1k": rolled_back(ERRORS)[0],
         "caught_8pct_10k": rolled_back(ERRORS)[1],
+        "baked_promoted_min": min(share for name in (BAKE_OUTAGE, BURSTS, FLAKY) for share in promoted(name)),
+        "alone_held_min": min(cells[ALONE, "evidence", sessions].held for sessions in SESSIONS_A_DAY),
         "healthy_held_max": max(cells[HEALTHY, "evidence", sessions].held for sessions in SESSIONS_A_DAY),
         "literal_outage_rollback": min(rolled_back(OUTAGE, "literal")),
     }

@@ -14,7 +14,7 @@ import typer
 from rl_pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
-    from rl_pipeline.deployment.state import DesiredState, ServedModel
+    from rl_pipeline.deployment.state import DesiredState
     from rl_pipeline.deployment.watchdog import Look
     from rl_pipeline.serving.configuration import Nats
     from rl_pipeline.settings import Settings
@@ -56,7 +56,7 @@ def gateway(
         session_key=keys[0],
         fetch=ModelFetcher(base_models(settings), model_objects(settings).open, directory / "models").fetch,
         open_nats=lambda: _open_nats(settings),
-        change_traffic=lambda model, percentage: asyncio.to_thread(_change_traffic, settings, name, model, percentage),
+        change_traffic=lambda model_id, percent: asyncio.to_thread(_change_traffic, settings, name, model_id, percent),
         name=name,
         host=host,
         port=port,
@@ -137,9 +137,9 @@ def _open_nats(settings: "Settings") -> "Nats":
     return Nats(stream, JetStreamDesiredStates(stream), stream.close)
 
 
-def _change_traffic(settings: "Settings", by: str, model: "ServedModel", percentage: float) -> "DesiredState":
+def _change_traffic(settings: "Settings", by: str, model_id: str, percentage: float) -> "DesiredState":
     from rl_pipeline.deployment.commands import Commands
     from rl_pipeline.opening import open_desk
 
     with open_desk(settings, patience_seconds=_SHORT_PATIENCE_SECONDS) as desk:
-        return Commands(desk, by, datetime.now(UTC)).set_traffic(model.model_id, percentage, "PUT /admin/traffic")
+        return Commands(desk, by, datetime.now(UTC)).set_traffic(model_id, percentage, "PUT /admin/traffic")

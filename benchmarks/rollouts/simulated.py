@@ -8,7 +8,7 @@ itself when it would first have been to roll back.
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -28,7 +28,6 @@ from rl_pipeline.deployment.windows import (
 )
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-BAKE_SECONDS = 1800
 DAY = 86_400
 LIMITS = Limits()
 _CLOSING = timedelta(seconds=WINDOW_SECONDS + CLOSED_SECONDS)
@@ -69,12 +68,17 @@ class Traffic:
     """Share of the sessions that their users rate."""
     outage_minutes: float = 0
     """Somewhere in the ramp, for both arms: half of the sessions fail."""
+    outage_in_bake_minutes: float = 0
+    """The same once the candidate has all of the traffic."""
     bursts_a_day: float = 0
-    """Minutes in which a third of the sessions of both arms fail."""
+    """Minutes in which a third of the sessions of both arms fail, in ramp and bake."""
+    bake_hours: float = 0.5
     real_share: float = 1.0
     """Over the configured one."""
     bad_from_step: int = 0
     """The candidate is a healthy model before."""
+    bad_alone: bool = False
+    """It is one wherever the control has traffic too."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,8 @@ class Course:
     minutes: float
     """From its start to its end; of a rollback, until the window was closed that made the evidence enough."""
     reason: str
+    rechecks: int = 0
+    """How often it went back from its bake to a split."""
 
 
 @dataclass
@@ -108,12 +114,14 @@ def simulate_rollout(traffic: Traffic, seed: int, rule: EvidenceRule = "evidence
     """A canary from its start until it is promoted, rolled back, or has waited for a person as long as it ran."""
     random = np.random.default_rng([seed, traffic.sessions_a_day])
     steps = ramp("canary", 0.10, 4)
-    least = sum(_seconds_of(step, traffic, rule) for step in steps)
-    world = World(traffic, random, _incidents(traffic, least, random))
-    return _follow(world, started(steps, rule), horizon=2 * least + BAKE_SECONDS)
+    least, bake = sum(_seconds_of(step, traffic, rule) for step in steps), 3600 * traffic.bake_hours
+    world = World(traffic, random, _incidents(traffic, least, bake, random))
+    return _follow(world, started(steps, rule, bake_seconds=bake), horizon=4 * least + 2 * bake)
 
 
-def started(steps: tuple[RampStep, ...], rule: EvidenceRule = "evidence") -> DesiredState:
+def started(
+    steps: tuple[RampStep, ...], rule: EvidenceRule = "evidence", *, bake_seconds: float = 1800
+) -> DesiredState:
     """The state in which a rollout has just been let in."""
     old, new = (ServedModel(model_id=name, base_model="simulated") for name in ("old", "new"))
     rollout = Rollout(
@@ -125,14 +133,14 @@ def started(steps: tuple[RampStep, ...], rule: EvidenceRule = "evidence") -> Des
         steps=steps,
         started_at=START,
         step_since=START,
-        bake_seconds=BAKE_SECONDS,
+        bake_seconds=bake_seconds,
     )
     return phases.start(phases.create(old, _cause(START)), new, rollout, _cause(START), approved=True)
 
 
 def _follow(world: World, state: DesiredState, horizon: float) -> Course:
     windows: list[Window] = []
-    seconds, stretch = 0.0, 0.0
+    seconds, stretch, rechecks = 0.0, 0.0, 0
     while state.rollout and seconds < horizon:
         rollout, now = state.rollout, START + timedelta(seconds=seconds)
         if now == rollout.step_since:
@@ -145,10 +153,15 @@ def _follow(world: World, state: DesiredState, horizon: float) -> Course:
         rollbacks = [each for each in judgements if each.verdict == "roll_back"]
         if rollbacks:
             first = min(rollbacks, key=_known_at)
-            return Course("rolled_back", (_known_at(first) - START).total_seconds() / 60, first.reason)
+            return Course("rolled_back", (_known_at(first) - START).total_seconds() / 60, first.reason, rechecks)
         full = judgements[0]
-        if full.verdict == "recheck":
-            state = phases.recheck(state, _cause(now))
+        suspicions = [_known_at(each) for each in judgements if each.verdict == "recheck"]
+        if suspicions:
+            # What was simulated after it would have been acted upon has not happened.
+            now, rechecks = max(min(suspicions), rollout.step_since), rechecks + 1
+            seconds = _whole_windows((now - START).total_seconds())
+            state = phases.recheck(state, _cause(START + timedelta(seconds=seconds)))
+            windows = [window for window in windows if window.start < START + timedelta(seconds=seconds)]
         elif full.verdict == "advance":
             state = (phases.promote if state.phase == "baking" else phases.advance)(state, _cause(now))
         elif full.reason == "waiting":
@@ -156,7 +169,7 @@ def _follow(world: World, state: DesiredState, horizon: float) -> Course:
             stretch = _whole_windows(missing * DAY / (world.traffic.sessions_a_day * rollout.current.share))
         else:
             stretch = _whole_windows(horizon - seconds)
-    return Course("held" if state.rollout else "promoted", seconds / 60, full.reason)
+    return Course("held" if state.rollout else "promoted", seconds / 60, full.reason, rechecks)
 
 
 def simulated_windows(world: World, begin: float, end: float, step: int, share: float) -> list[Window]:
@@ -167,7 +180,8 @@ def simulated_windows(world: World, begin: float, end: float, step: int, share: 
     sessions = random.poisson(traffic.sessions_a_day * WINDOW_SECONDS / DAY, len(starts))
     candidates = random.binomial(sessions, min(share * traffic.real_share, 1.0) if share < 1 else 1.0)
     seen = np.flatnonzero(sessions)
-    candidate = traffic.candidate if step >= traffic.bad_from_step else traffic.control
+    is_bad = step >= traffic.bad_from_step and (share >= 1 or not traffic.bad_alone)
+    candidate = traffic.candidate if is_bad else traffic.control
     fails = world.weather(starts[seen])
     arms = [
         _arms(candidate, candidates[seen], fails, traffic.rated, random),
@@ -193,22 +207,8 @@ def in_order(windows: list[Window]) -> list[Window]:
     found: dict[tuple[datetime, int], Window] = {}
     for window in windows:
         key = window.start, window.step
-        found[key] = _joined(found[key], window) if key in found else window
+        found[key] = found[key].joined(window) if key in found else window
     return [found[key] for key in sorted(found)]
-
-
-def _joined(one: Window, other: Window) -> Window:
-    return replace(one, candidate=_sum(one.candidate, other.candidate), control=_sum(one.control, other.control))
-
-
-def _sum(one: Arm, other: Arm) -> Arm:
-    return Arm(
-        one.sessions + other.sessions,
-        one.errors + other.errors,
-        one.rated + other.rated,
-        one.negative + other.negative,
-        one.rewards + other.rewards,
-    )
 
 
 def _arms(
@@ -237,17 +237,25 @@ def _rewards(model: Model, sessions: np.ndarray, fails: np.ndarray, random: np.r
     return [Arm(rewards=tuple(rewards[end - n : end])) for n, end in zip(counts.tolist(), ends, strict=True)]
 
 
-def _incidents(traffic: Traffic, seconds: float, random: np.random.Generator) -> list[tuple[float, float, float]]:
+def _incidents(
+    traffic: Traffic, ramp_seconds: float, bake_seconds: float, random: np.random.Generator
+) -> list[tuple[float, float, float]]:
+    """Bursts go on for as long as a rollout that was delayed may take; an outage is in the ramp or in the bake."""
+    seconds = 2 * ramp_seconds + bake_seconds
     bursts = random.uniform(0, seconds, random.poisson(traffic.bursts_a_day * seconds / DAY))
     incidents = [(begin, begin + 60, 1 / 3) for begin in bursts.tolist()]
-    if traffic.outage_minutes:
-        begin = float(random.uniform(0, seconds - 60 * traffic.outage_minutes))
-        incidents.append((begin, begin + 60 * traffic.outage_minutes, 0.5))
+    for minutes, since, until in (
+        (traffic.outage_minutes, 0.0, ramp_seconds),
+        (traffic.outage_in_bake_minutes, ramp_seconds, ramp_seconds + bake_seconds),
+    ):
+        if minutes:
+            begin = float(random.uniform(since, max(until - 60 * minutes, since)))
+            incidents.append((begin, begin + 60 * minutes, 0.5))
     return incidents
 
 
 def _seconds_of(step: RampStep, traffic: Traffic, rule: EvidenceRule) -> float:
-    """How long a step takes, on average."""
+    """How long a step takes, on average; one with all the traffic, as long as it says."""
     samples = 0 if rule == "literal" else step.min_samples
     return _whole_windows(max(step.min_seconds, samples * DAY / (traffic.sessions_a_day * step.share)))
 

@@ -44,7 +44,7 @@ _UNPROBED = (
 _CHECKS = {
     "the_benchmarks_are_passed": "No worse than the model in service by more than 0.05 on any of them.",
     "it_is_safe": "Refusals, look-alikes, toxicity, bias and jailbreaks: a veto of its own.",
-    "nothing_has_become_worse": "No benchmark is surely worse than that of the model in service.",
+    "nothing_has_become_worse": "No benchmark, nor all of them together, is surely worse than the model in service.",
 }
 
 

@@ -29,7 +29,7 @@ DEPLOYED_BY = "rl-pipeline"
 UNTRAINED = "untrained"
 """In place of the training job of a model that none of ours has made."""
 
-_EVENTS: dict[str, DeploymentEvent] = {"approved": "deployed"}
+_EVENTS: dict[str, DeploymentEvent] = {"approved": "deployed", "rechecked": "ramped"}
 _STRATEGIES = {"ab_test": "canary"}
 """The contract knows no A/B test; its metadata does."""
 

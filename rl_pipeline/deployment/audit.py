@@ -22,8 +22,9 @@ from rl_pipeline.stores.warehouse import Warehouse
 _OF_THE_ROW = {"announced_at", "version"}
 """The only columns that are not derived from the state."""
 
-ANNOUNCED_EVENTS = ("deployed", "approved", "ramped", "promoted", "rolled_back")
-"""Of which `agent.rl.model.deployed.v1` tells: an approval is when an approved candidate is deployed."""
+ANNOUNCED_EVENTS = ("deployed", "approved", "ramped", "rechecked", "promoted", "rolled_back")
+"""Of which `agent.rl.model.deployed.v1` tells: an approval is when an approved candidate is deployed, and a recheck is
+another share."""
 
 
 @dataclass(frozen=True, slots=True)

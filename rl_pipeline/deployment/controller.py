@@ -151,7 +151,7 @@ class Controller:
         if judgement.verdict == "roll_back":
             return self._withdraw(Withdrawal(state.rollout.candidate, cause.reason, self.name, now, evidence), tick)
         if judgement.verdict == "recheck":
-            return self._recorded_first(current, phases.recheck(state, cause), tick)
+            return self._lowered(current, phases.recheck(state, cause), tick)
         may_advance = fenced is not None and state.frozen is None
         if judgement.verdict == "advance" and may_advance and state.phase != "testing":
             advanced = phases.promote(state, cause) if state.phase == "baking" else phases.advance(state, cause)
@@ -222,6 +222,15 @@ class Controller:
             return None
         self.desk.traffic.register(model)
         return self._recorded_first(current, started, tick)
+
+    def _lowered(self, current: Recorded, following: DesiredState, tick: Tick) -> Recorded | None:
+        """What takes traffic from a candidate does not wait for the warehouse."""
+        changed = record.swap(self.desk.states, record.after(current, following), current)
+        if changed is None:
+            _note(tick, "somebody else has changed the state meanwhile: the next look decides again")
+        else:
+            tick.changes.append(changed.state)
+        return changed
 
     def _recorded_first(self, current: Recorded, following: DesiredState, tick: Tick) -> Recorded | None:
         try:

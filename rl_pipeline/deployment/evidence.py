@@ -45,6 +45,10 @@ RATIO_PRIOR = 100.0
 LATER_STARTS = 500.0
 """After 1.7 times as many sessions half of the weight of later starts is used."""
 
+MOST_OF_A_MINUTE = math.log(20) / 2
+"""The logarithm of what a minute may count for at most where bursts are to be no evidence: half of what an e-value of
+20 takes."""
+
 _HIGHEST_LOG = 600.0
 """An e-value is reported up to this logarithm; beyond it would be no finite number."""
 
@@ -214,11 +218,31 @@ def limit_path(errors: Integers, sessions: Integers, limit: float) -> EvidencePa
     The likelihood of a higher rate over that of the limit, averaged over `EXCESSES`: a session's factor has a mean of
     at most 1 wherever the rate is at or below the limit. It cannot tell the model from the weather.
     """
-    rates = limit + (1 - limit) * np.array(EXCESSES)
     places = np.flatnonzero(sessions)
-    failed, passed = (np.cumsum(each[places])[:, None] for each in (errors, sessions - errors))
-    logs = failed * np.log(rates / limit) + passed * np.log((1 - rates) / (1 - limit))
-    return Strata(places, places).path(logs, sessions)
+    gains = _gains(errors[places], sessions[places], limit)
+    return Strata(places, places).path(np.cumsum(gains, axis=0), sessions)
+
+
+def lasting_limit_path(start: Floats, errors: Integers, sessions: Integers, limit: float) -> EvidencePath:
+    """`limit_path` by minutes, none of which counts for more than `MOST_OF_A_MINUTE`: a burst is no evidence.
+
+    A factor that is cut off at the top has no higher mean. A minute counts once the first window after it is there.
+    """
+    places = np.flatnonzero(sessions)
+    begins = np.flatnonzero(np.diff(start[places] // 60, prepend=-1.0))
+    of_minute = [np.diff(np.concatenate([[0], np.cumsum(each[places])])[begins]) for each in (errors, sessions)]
+    gains = _gains(of_minute[0], of_minute[1], limit)
+    logs = np.cumsum(np.minimum(gains, MOST_OF_A_MINUTE), axis=0)
+    return Strata(places[begins[:-1]], places[begins[1:]]).path(logs, sessions)
+
+
+def _gains(errors: Integers, sessions: Integers, limit: float) -> Floats:
+    """The logarithms of what the sessions of each stratum multiply the tests of each of `EXCESSES` by."""
+    rates = limit + (1 - limit) * np.array(EXCESSES)
+    gains: Floats = errors[:, None] * np.log(rates / limit) + (sessions - errors)[:, None] * np.log(
+        (1 - rates) / (1 - limit)
+    )
+    return gains
 
 
 def sample_ratio_path(columns: Columns) -> Floats:

@@ -14,9 +14,9 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from rl_pipeline.deployment.ab_report import ab_report, as_record, difference, mean
+from rl_pipeline.deployment.baking import MOST_UNEXPLAINED, NEARLY_ALL, Bake, limit_of, unexplained_rechecks
 from rl_pipeline.deployment.columns import Columns
-from rl_pipeline.deployment.comparison import begin_of, compare, end_of, figures, now_and_highest, reached
-from rl_pipeline.deployment.evidence import limit_path
+from rl_pipeline.deployment.comparison import begin_of, compare, end_of, figures
 from rl_pipeline.deployment.limits import REASONS, Limits, Metric
 from rl_pipeline.deployment.literal_rule import PlainRollback, plain_rollback
 from rl_pipeline.deployment.state import Phase, Rollout
@@ -35,7 +35,9 @@ WEIGHTS: dict[Mode, Mapping[Metric, float]] = {
 them their weight at an e-value of 1: what is enough for it is enough for the controller, but for 0.3, and the two
 together roll back hardly more healthy models than one of them."""
 WATCHDOG_ERROR_RATE = 0.20
-"""What the watchdog lets pass while there is no control: it cannot go back to a split and see whose fault it is."""
+"""What the watchdog lets pass while there is no control: a doubt about less is for the controller."""
+
+_A_PERSON_DECIDES = "a person decides: `rl-pipeline deployment promote` or `roll-back`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,9 @@ def _by_evidence(case: _Case) -> Judgement:
     evidence = comparison.evidence()
     if case.phase == "testing":
         evidence["report"] = ab_report(comparison.split)
+    rechecks, unexplained = unexplained_rechecks(case.rollout, case.columns, case.limits)
+    if rechecks:
+        evidence["rechecks"] = {"all": rechecks, "unexplained": unexplained}
     if comparison.exceeded:
         return Judgement("roll_back", REASONS[comparison.exceeded], comparison.in_words(comparison.exceeded), evidence)
     if case.phase == "baking":
@@ -107,7 +112,7 @@ def _by_evidence(case: _Case) -> Judgement:
     if comparison.worse_since:
         text = (
             f"worse than the control, but within the limits: {comparison.in_words(comparison.worst)}; "
-            "a person decides: `rl-pipeline deployment promote` or `roll-back`"
+            f"{_A_PERSON_DECIDES}"
         )
         return Judgement("hold", "worse_within_limits", text, evidence)
     if comparison.doubted_since:
@@ -116,27 +121,31 @@ def _by_evidence(case: _Case) -> Judgement:
             "It goes on once enough new sessions are split as they should be, or by `rl-pipeline deployment promote`"
         )
         return Judgement("hold", "sample_ratio", text, evidence)
+    if case.phase == "ramping" and unexplained > MOST_UNEXPLAINED:
+        text = (
+            f"it failed {unexplained} times when it had all the traffic, and beside the control neither fails: see "
+            f"whether it can carry the full load; {_A_PERSON_DECIDES}"
+        )
+        return Judgement("hold", "fails_only_alone", text, evidence)
     return _next_step(case, case.rollout.current.min_samples, evidence)
 
 
 def _without_control(case: _Case, evidence: dict[str, Any]) -> Judgement:
-    """Judge a candidate that has all the traffic by an absolute limit, which an outage of everything exceeds too."""
-    bake, limit = case.of_step, case.limits.error_rate
-    if case.mode == "watchdog":
-        limit = max(WATCHDOG_ERROR_RATE, limit)
-    path = limit_path(bake.candidate.errors, bake.candidate.sessions, limit)
-    evidence["bake"] = figures(bake.candidate) | {"limit": limit, "e_value": now_and_highest(path.values)}
-    decided = reached(path)
-    decided_at = end_of(bake, decided)
-    if decided is None or decided_at is None:
-        is_split = case.rollout.strategy != "immediate"
+    """Judge a candidate that has all the traffic by an absolute limit, which an outage of everything exceeds too: so
+    a suspicion is never more than a reason to get the control back."""
+    least = max(WATCHDOG_ERROR_RATE, case.limits.error_rate) if case.mode == "watchdog" else case.limits.error_rate
+    bake = Bake.of(case.of_step, limit_of(case.rollout, case.columns, least))
+    evidence["bake"] = bake.evidence()
+    is_split = case.rollout.strategy != "immediate"
+    if bake.suspected is None:
         return _next_step(case, 0, evidence) if is_split else _after_the_other(case, evidence)
-    since = begin_of(bake, int(path.since[decided]))
-    evidence["decided_at"] = decided_at.isoformat()
-    evidence["bake"]["since"] = since.isoformat()
-    text = f"it has all the traffic, and more than {limit:.0%} of the sessions fail since {since:%H:%M} UTC"
-    if case.mode == "watchdog" or case.rollout.strategy == "immediate":
-        return Judgement("roll_back", "high_error_rate", text, evidence)
+    decided, since = bake.suspected
+    decided_at, began = end_of(bake.columns, decided), begin_of(bake.columns, since)
+    evidence["decided_at"] = decided_at and decided_at.isoformat()
+    often = f"more than {NEARLY_ALL if bake.fails_nearly_always else bake.limit:.0%} of the sessions"
+    text = f"it has all the traffic, and {often} fail since {began:%H:%M} UTC"
+    if not is_split:
+        return Judgement("hold", "high_error_rate", f"{text}; {_A_PERSON_DECIDES}", evidence)
     return Judgement("recheck", "high_error_rate", f"{text}: the last split will show whose fault it is", evidence)
 
 
@@ -152,14 +161,15 @@ def _after_the_other(case: _Case, evidence: dict[str, Any]) -> Judgement:
         "control": as_record(control),
         "difference": as_record(found),
     }
-    decides = "a person decides: `rl-pipeline deployment promote` or `roll-back`"
     if found and found.high < 0 and found.value < -case.limits.reward_drop:
-        text = f"its rewards are lower than those of the model before it by {-found.value:.3f}; {decides}"
+        text = f"its rewards are lower than those of the model before it by {-found.value:.3f}; {_A_PERSON_DECIDES}"
         return Judgement("hold", "worse_than_before", text, evidence)
     judgement = _next_step(case, case.rollout.current.min_samples, evidence)
-    is_baked = case.now >= case.rollout.step_since + timedelta(seconds=case.rollout.bake_seconds)
+    is_baked = case.now >= case.rollout.step_since + timedelta(seconds=case.rollout.bake_left)
     if judgement.reason == "waiting" and is_baked:
-        text = f"{judgement.explanation}. Only what agents publish is known of it: wait for that, or {decides}"
+        text = (
+            f"{judgement.explanation}. Only what agents publish is known of it: wait for that, or {_A_PERSON_DECIDES}"
+        )
         return replace(judgement, reason="too_few_rewards", explanation=text)
     return judgement
 
@@ -171,7 +181,7 @@ def _next_step(case: _Case, min_samples: int, evidence: dict[str, Any]) -> Judge
     if case.phase not in ("ramping", "baking"):
         return Judgement("hold", "not_running", "the rollout does not run", evidence)
     rollout, seconds = case.rollout, (case.now - case.rollout.step_since).total_seconds()
-    least = rollout.bake_seconds if case.phase == "baking" else rollout.current.min_seconds
+    least = rollout.bake_left if case.phase == "baking" else rollout.current.min_seconds
     candidate = case.of_step.candidate
     # Where nobody counts sessions, those that agents published and that were scored are known.
     counted = candidate.rewarded if rollout.strategy == "immediate" else candidate.sessions
@@ -192,7 +202,7 @@ def _expected_finish(case: _Case, seconds: float, samples: int) -> datetime | No
     """When the candidate can have all the traffic, if sessions come as they did so far; of a bake, its end."""
     rollout, split = case.rollout, case.columns.where(case.columns.is_split)
     if case.phase == "baking":
-        return rollout.step_since + timedelta(seconds=rollout.bake_seconds)
+        return rollout.step_since + timedelta(seconds=rollout.bake_left)
     candidate, sessions = split.candidate.sessions.sum(), split.sessions.sum()
     if not candidate:
         return None

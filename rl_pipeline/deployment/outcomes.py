@@ -7,8 +7,8 @@ of a session that was erased with its user is not stored.
 window in which its session began (`deployment.windows`). By the end of its time the gateway has told of it, and
 `Clock.settling_seconds` later the stream has it; what comes later than that counts in no window. A rating that came by
 the feedback stream belongs to the window in which it was stored. A session that is told again counts again, but after
-its first failure no more: one session is one error. A rating that the gateway tells of too counts once, where it was
-known first.
+its first failure no more, with whichever model: one session is one error. Gateways count so too. A rating that the
+gateway tells of too counts once, where it was known first.
 
 **A reward belongs to the window in which its session began**, and is read `Clock.matured_windows` later. A trajectory
 began as long before the stream stored it as it says that it lasted, whatever its agent's clock says, and is rewarded in
@@ -56,7 +56,7 @@ _OUTCOMES = """
     FROM (
         SELECT started_at, stream_time, step, model_id, failed, sequence,
             if(has({rated_before:Array(String)}, session_id), '', serving_outcomes.feedback) AS feedback,
-            minIf(sequence, failed) OVER (PARTITION BY session_id, model_id) AS first_failure
+            minIf(sequence, failed) OVER (PARTITION BY session_id) AS first_failure
         FROM serving_outcomes FINAL
         WHERE deployment_id = {deployment:String} AND model_id IN {models:Array(String)}
             AND started_at >= {since:DateTime64(3, 'UTC')}

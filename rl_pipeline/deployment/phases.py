@@ -157,10 +157,12 @@ def set_traffic(state: DesiredState, model_id: str, share: float, cause: Cause) 
 
 
 def recheck(state: DesiredState, cause: Cause) -> DesiredState:
-    """Back from all of the traffic to the last split, which shows whether the candidate or the weather is at fault."""
+    """Back from all of the traffic to the last split, which shows whether the candidate or the weather is at fault. The
+    bake goes on later from where it is now."""
     rollout = _rollout(state, "recheck")
     entered = rollout.steps[: rollout.step + 1]
-    return _entered(state, "recheck", (*entered, _last_split(rollout)), len(entered), cause)
+    baked = rollout.baked_seconds + max((cause.at - rollout.step_since).total_seconds(), 0.0)
+    return _entered(state, "recheck", (*entered, _last_split(rollout)), len(entered), cause, baked_seconds=baked)
 
 
 def promote(state: DesiredState, cause: Cause) -> DesiredState:
@@ -245,9 +247,11 @@ def _let_in(
     return _next(state, event, phase, change, models=models, rollout=begun, weights=_split(begun, share))
 
 
-def _entered(state: DesiredState, event: Event, steps: tuple[RampStep, ...], place: int, cause: Cause) -> DesiredState:
-    """The state at another step of the rollout."""
-    rollout = _rollout(state, event).model_copy(update={"steps": steps, "step": place, "step_since": cause.at})
+def _entered(
+    state: DesiredState, event: Event, steps: tuple[RampStep, ...], place: int, cause: Cause, **more: float
+) -> DesiredState:
+    """The state at another step of the rollout, of which `more` is to be noted."""
+    rollout = _rollout(state, event).model_copy(update={"steps": steps, "step": place, "step_since": cause.at, **more})
     share = steps[place].share
     name: Literal["rechecked", "ramped"] = "rechecked" if event == "recheck" else "ramped"
     phase: Phase = "baking" if share >= 1 else "testing" if state.phase == "testing" else "ramping"
@@ -257,7 +261,7 @@ def _entered(state: DesiredState, event: Event, steps: tuple[RampStep, ...], pla
 
 def _all_traffic(state: DesiredState, event: Event, cause: Cause) -> DesiredState:
     rollout = _rollout(state, event)
-    whole = RampStep(share=1.0, min_seconds=rollout.bake_seconds, min_samples=0)
+    whole = RampStep(share=1.0, min_seconds=rollout.bake_left, min_samples=0)
     steps = (*rollout.steps[: rollout.step + 1], whole)
     return _entered(state, event, steps, len(steps) - 1, cause)
 

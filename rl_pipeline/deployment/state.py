@@ -65,6 +65,8 @@ class Rollout(_Part):
     """When it was let in; its evidence counts from here."""
     step_since: datetime
     bake_seconds: Annotated[float, Field(ge=0)]
+    baked_seconds: Annotated[float, Field(ge=0)] = 0.0
+    """Of these, how many it had all the traffic before it went back to a split to be judged there."""
     validation: dict[str, Any] = {}
     """`validation_results` of `agent.rl.model.deployed.v1`."""
 
@@ -72,6 +74,11 @@ class Rollout(_Part):
     def current(self) -> RampStep:
         """The step that it is at."""
         return self.steps[min(self.step, len(self.steps) - 1)]
+
+    @property
+    def bake_left(self) -> float:
+        """How many seconds a bake that begins now takes."""
+        return max(self.bake_seconds - self.baked_seconds, 0.0)
 
 
 class Change(_Part):

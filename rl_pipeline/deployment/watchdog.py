@@ -15,9 +15,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from rl_pipeline.deployment import record
+from rl_pipeline.deployment import phases, record
 from rl_pipeline.deployment.controller import Judge
 from rl_pipeline.deployment.judging import Judgement, Limits
+from rl_pipeline.deployment.phases import Cause
 from rl_pipeline.deployment.state import DesiredState
 from rl_pipeline.deployment.traffic import Standing, TrafficController
 from rl_pipeline.deployment.withdrawing import (
@@ -133,11 +134,42 @@ class Watchdog:
             judgement = look.judgement = self.judge(
                 rollout, state.phase, windows, now, mode="watchdog", limits=self.limits
             )
-            if judgement.verdict != "roll_back":
+            if judgement.verdict == "recheck":
+                rechecked = self._rechecked(state, judgement, look, now)
+                if rechecked is not None or not judgement.evidence["bake"]["fails_nearly_always"]:
+                    return replace(memory, state=rechecked or state)
+            elif judgement.verdict != "roll_back":
                 return memory
             reason, evidence = judgement.reason, {**judgement.evidence, "explanation": judgement.explanation}
         withdrawal = Withdrawal(rollout.candidate, reason, self.name, now, evidence)
         return replace(memory, withdrawals={**memory.withdrawals, rollout.candidate: withdrawal})
+
+    def _rechecked(self, state: DesiredState, judgement: Judgement, look: Look, now: datetime) -> DesiredState | None:
+        """The state in which the control serves beside the candidate again, recorded and followed; the present one
+        where somebody else was faster, and none while the record does not answer."""
+
+        def decided(current: record.Recorded) -> DesiredState | None:
+            is_the_same = current.state.generation == state.generation and current.state.phase == "baking"
+            evidence = {**judgement.evidence, "explanation": judgement.explanation}
+            return (
+                phases.recheck(current.state, Cause(judgement.reason, self.name, now, evidence))
+                if is_the_same
+                else None
+            )
+
+        try:
+            changed = record.change(self.states, decided)
+        except PipelineError as trouble:
+            look.pending.append(f"the control cannot be brought back to judge the candidate by: {trouble}")
+            return None
+        if changed is None:
+            return state
+        look.recorded.append(changed.state)
+        try:
+            self.traffic.apply(changed.state)
+        except PipelineError as trouble:
+            look.pending.append(str(trouble))
+        return changed.state
 
     def _fence(self, memory: Memory, standings: list[Standing], look: Look, now: datetime) -> None:
         """Fence what is to be out, wherever it is not: a gateway may have been away, or cut off from the record."""

@@ -16,8 +16,9 @@ as much is known of a young candidate as of the control. `Clock` has these times
 """
 
 import math
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 WINDOW_SECONDS = 10
 """Windows begin at whole multiples of it since 1970, everywhere alike."""
@@ -33,6 +34,9 @@ STORING_SECONDS = (5.0, 120.0)
 """So long a scored reward may be on its way into its table, at the least and at most."""
 LOOKED_BACK_SECONDS = 1800.0
 """Who was at work in this time before a rollout began is no part of it: sessions stay with the model that they have."""
+
+
+_HOUR_SECONDS, _AGED_SECONDS = 3600, 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,16 @@ class Arm:
     rewards: tuple[float, ...] = ()
     """Raw rewards, from 0 to 1, of sessions that began `Clock.matured_windows` before, in the order of that."""
 
+    def __add__(self, other: "Arm") -> "Arm":
+        """What both have seen."""
+        return Arm(
+            self.sessions + other.sessions,
+            self.errors + other.errors,
+            self.rated + other.rated,
+            self.negative + other.negative,
+            self.rewards + other.rewards,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -90,3 +104,30 @@ class Window:
     """Of the candidate, as configured: for the check of the sample ratio alone."""
     candidate: Arm = field(default_factory=Arm)
     control: Arm = field(default_factory=Arm)
+
+    def joined(self, other: "Window") -> "Window":
+        """With the sessions of another one of the same step and share."""
+        return replace(self, candidate=self.candidate + other.candidate, control=self.control + other.control)
+
+
+def aged(windows: Sequence[Window], until: float) -> list[Window]:
+    """The windows where each hour that was over a day before `until` (in seconds since 1970) is one window a step and
+    share, which begins with the hour: what is to be remembered for as long as a rollout lasts has to become less, and
+    evidence that lost its first windows would begin anew at every look."""
+    kept = []
+    hours: dict[tuple[int, int, float], Window] = {}
+    for window in windows:
+        hour = aged_start(window.start.timestamp(), until)
+        if hour is None:
+            kept.append(window)
+            continue
+        key = hour, window.step, window.share
+        whole = replace(window, start=datetime.fromtimestamp(hour, UTC))
+        hours[key] = hours[key].joined(whole) if key in hours else whole
+    return [*(hours[key] for key in sorted(hours)), *kept]
+
+
+def aged_start(start: float, until: float) -> int | None:
+    """When the hour began that a window is remembered by, if that was over a day before; all in seconds since 1970."""
+    hour = int(start // _HOUR_SECONDS) * _HOUR_SECONDS
+    return hour if hour + _HOUR_SECONDS <= until - _AGED_SECONDS else None

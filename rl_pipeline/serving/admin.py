@@ -178,15 +178,16 @@ class AdminApi:
         What takes a candidate out waits for no store: the candidate is fenced here before anybody is asked to record
         it, and whoever looks next writes what could not be. Everything else needs the record.
         """
-        asked = await _read(request, TrafficAsked)
-        model = self._gateway.following.models().get(asked.model_id)
-        if model is None:
+        asked, following = await _read(request, TrafficAsked), self._gateway.following
+        # Of a promoted model's predecessors this gateway knows none any more, but the record does.
+        may_have_served = asked.traffic_percentage == 100 and asked.model_id not in following.fences
+        if asked.model_id not in following.models() and not may_have_served:
             return refusal(404, "this gateway knows no such model, or fenced it: register it with POST /admin/models")
         fenceable = self._what_a_fence_can_do(asked)
-        is_out = any(self._gateway.following.weights.get(model_id) for model_id in fenceable or ())
+        is_out = any(following.weights.get(model_id) for model_id in fenceable or ())
         not_kept = await self._fence_all(fenceable or (), asked) if is_out else None
         try:
-            state = await self._recorded(model, asked)
+            state = await self._recorded(asked)
         except _RecordAway as away:
             if fenceable is None:
                 return refusal(away.status, str(away))
@@ -203,14 +204,14 @@ class AdminApi:
             raise not_kept
         return json_response(answer)
 
-    async def _recorded(self, model: ServedModel, asked: TrafficAsked) -> DesiredState:
+    async def _recorded(self, asked: TrafficAsked) -> DesiredState:
         """The new state. Raises `_RecordAway`, and another `PipelineError` for what may not be done."""
         change, watcher = self._gateway.configuration.change_traffic, self._gateway.watcher
         if not (change and watcher and watcher.is_reachable):
             raise _RecordAway(503, "NATS is away", "try again once it is back")
         try:
             async with asyncio.timeout(CHANGE_SECONDS):
-                return await change(model, asked.traffic_percentage)
+                return await change(asked.model_id, asked.traffic_percentage)
         except (StreamUnavailable, TimeoutError):
             _log.warning("NATS went away while the traffic was being changed")
             raise _RecordAway(503, "NATS is away", "try again once it is back") from None

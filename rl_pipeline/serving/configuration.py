@@ -27,8 +27,9 @@ class Nats:
     close: Callable[[], None]
 
 
-ChangeTraffic = Callable[[ServedModel, float], Awaitable[DesiredState]]
-"""Gives a model that many percent of the traffic, by compare-and-swap of the desired state, and returns the new state.
+ChangeTraffic = Callable[[str, float], Awaitable[DesiredState]]
+"""Gives the model of this id that many percent of the traffic, by compare-and-swap of the desired state, and returns
+the new state.
 
 Raises `StreamUnavailable` when NATS is away, and another `PipelineError` for what may not be done.
 """

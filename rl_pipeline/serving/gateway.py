@@ -13,6 +13,7 @@ from rl_pipeline.deployment.windows import observed_seconds
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.serving.backends import Backends
 from rl_pipeline.serving.configuration import GatewayConfiguration
+from rl_pipeline.serving.failed_sessions import FailedSessions
 from rl_pipeline.serving.figures import FiguresByModel
 from rl_pipeline.serving.following import Following, Refused, ToKeep
 from rl_pipeline.serving.outbox import Outbox, OutcomePublisher
@@ -48,7 +49,12 @@ class Gateway:
         self.memory = Memory(observed_seconds(configuration.session_idle_seconds))
         self.outbox = Outbox(directory / "outbox", configuration.name, configuration.session_key)
         self.sessions = Sessions(
-            self.outbox.tell, self.outbox.remember, self.figures, self.memory, configuration.session_idle_seconds
+            self.outbox.tell,
+            self.outbox.remember,
+            self.figures,
+            self.memory,
+            FailedSessions(directory / "failed-sessions", configuration.session_key),
+            idle_seconds=configuration.session_idle_seconds,
         )
         patience = Patience(configuration.connect_seconds, configuration.silence_seconds, configuration.request_seconds)
         self.backends = Backends(

@@ -1,17 +1,17 @@
 """The outcomes of sessions as a gateway itself remembers them, for a watchdog that has nothing else to go by.
 
-What belongs into which window, and when a window is closed, says `deployment.windows`.
+What belongs into which window, when a window is closed, and what becomes of it after a day, says `deployment.windows`.
 """
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from rl_pipeline.deployment.windows import WINDOW_SECONDS, Arm, Window, window_start
+from rl_pipeline.deployment.windows import WINDOW_SECONDS, Arm, Window, aged_start, window_start
 from rl_pipeline.serving.routing import Routing
 
-MOST_COUNTS = 20_000
-"""More than a day of windows with two arms."""
+MOST_COUNTS = 40_000
+"""A day of windows with two arms, and the hours of a year before it."""
 
 _Key = tuple[int, str | None, int | None, float]
 
@@ -31,6 +31,14 @@ class Count:
         """Whether nothing may be added any more."""
         return now >= self.closes
 
+    def add(self, other: "Count") -> None:
+        """What another one of the same step and model has counted."""
+        self.closes = max(self.closes, other.closes)
+        self.sessions += other.sessions
+        self.errors += other.errors
+        self.rated += other.rated
+        self.negative += other.negative
+
     def add_rating(self, *, is_negative: bool) -> None:
         """A session's user said what they thought."""
         self.rated += 1
@@ -38,11 +46,13 @@ class Count:
 
 
 class Memory:
-    """Counts by window and model; the oldest are forgotten."""
+    """Counts by window and model, of what is older than a day by hours."""
 
     def __init__(self, observed_seconds: float) -> None:
         self._observed = observed_seconds
         self._counts: deque[Count] = deque(maxlen=MOST_COUNTS)
+        self._first_unaged = 0
+        """When the first window began that may be joined to its hour next."""
         self._current: dict[str, Count] = {}
         self._current_key: _Key | None = None
 
@@ -51,6 +61,7 @@ class Memory:
         key = (window_start(now), routing.deployment_id, routing.step, routing.candidate_share)
         if key != self._current_key:
             self._current, self._current_key = {}, key
+            self._age(now)
         count = self._current.get(model_id)
         if count is None:
             count = self._current[model_id] = self._count(key, model_id)
@@ -58,6 +69,22 @@ class Memory:
                 self._counts.append(count)
         count.sessions += 1
         return count
+
+    def _age(self, now: float) -> None:
+        """Join what is older than a day, an hour at a time. Nothing is added to it any more, so it may be replaced."""
+        if not self._counts or aged_start(self._first_unaged, now) is None:
+            return
+        hours: dict[tuple[_Key, str], Count] = {}
+        young: list[Count] = []
+        for count in self._counts:
+            hour = aged_start(count.key[0], now)
+            if hour is None:
+                young.append(count)
+                continue
+            key = (hour, *count.key[1:])
+            hours.setdefault((key, count.model_id), Count(key, count.model_id, count.closes)).add(count)
+        self._counts = deque([*hours.values(), *young], maxlen=MOST_COUNTS)
+        self._first_unaged = young[0].key[0] if young else window_start(now)
 
     def apart(self, model_id: str, now: float) -> Count:
         """For a session that is evidence of nothing: it is in no window."""

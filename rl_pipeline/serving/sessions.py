@@ -5,15 +5,20 @@ anything come of it after that, its first failure or its first rating, it is tol
 
 Failures are told before successes, so a gateway that is killed would leave its failures and not its successes. That a
 session of a rollout has begun is therefore remembered outside of the process (`remember`) by the next sweep.
+
+A session that has failed within a rollout is evidence of nothing for the rest of it, with whichever model
+(`FailedSessions`): it came to that model by chance, but that it fails again says more about its caller.
 """
 
 import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from rl_pipeline.redaction.session_names import plain_name
+from rl_pipeline.serving.failed_sessions import FailedSessions
 from rl_pipeline.serving.figures import FiguresByModel
 from rl_pipeline.serving.remembering import Count, Memory
 from rl_pipeline.serving.routing import Routing
@@ -142,8 +147,11 @@ class Sessions:
         remember: Callable[[Sequence[Session], float], None],
         figures: FiguresByModel,
         memory: Memory,
+        failed: FailedSessions,
+        *,
         idle_seconds: float,
     ) -> None:
+        self._failed = failed
         self._tell = tell
         self._remember = remember
         self._begun: list[Session] = []
@@ -188,6 +196,8 @@ class Sessions:
             self._note(session, routing, now)
             session.failure = failure
             session.count.errors += 1
+            if session.deployment_id is not None:
+                self._failed.add(session.deployment_id, session.session_id)
             self._figures.of(session.model_id).failed_sessions += 1
         session.failed_requests += 1
         self._end([session])
@@ -235,7 +245,12 @@ class Sessions:
 
     def _begin(self, session_id: str, routing: Routing, now: float) -> Session:
         model_id = routing.choose(session_id)
-        session = Session(session_id, model_id, routing, self._memory.begin(model_id, routing, now), now)
+        if routing.deployment_id is not None and self._failed.has(routing.deployment_id, session_id):
+            routing = replace(routing, deployment_id=None, step=None)
+            count = self._memory.apart(model_id, now)
+        else:
+            count = self._memory.begin(model_id, routing, now)
+        session = Session(session_id, model_id, routing, count, now)
         self._sessions[session_id] = session
         self._sessions.move_to_end(session_id)
         self._observed.append((session.count.closes, session))

@@ -3,7 +3,7 @@
 - A suite that is required and missing, that crashed, or that has too few items refuses the model: it fails closed.
 - So does every FAIL: against the model in service, against a floor, or of one side against the other.
 - Safety is a veto of its own: nothing that a model gains elsewhere makes up for it, and its floors have no margin.
-- So does a hacked reward.
+- So does a hacked reward, and a mean of all benchmarks that is surely lower than that of the model in service.
 - What is still INCONCLUSIVE when the budget is used up is for a person to decide, and so is a reward that could not be
   probed.
 - Else the model may be deployed.
@@ -79,6 +79,11 @@ class Improvement:
     """95 %."""
     relative: float | None
     """As a share of the mean of the model in service."""
+
+    @property
+    def is_surely_worse(self) -> bool:
+        """Whether not even the upper bound reaches the model in service."""
+        return self.interval[1] < 0
 
 
 @dataclass(frozen=True)
@@ -160,7 +165,7 @@ def report_on(
     unprobed: str = "",
 ) -> ValidationReport:
     """The report, with its decision."""
-    against = _reasons_against(suites, missing, probe, probe_error)
+    against = _reasons_against(suites, missing, improvement, probe, probe_error)
     doubts = [reason for suite in suites if suite.outcome == "INCONCLUSIVE" for reason in _doubts(suite)]
     doubts += [unprobed] if unprobed else []
     benchmarks = [suite for suite in suites if suite.kind == "benchmark"]
@@ -172,7 +177,8 @@ def report_on(
         reasons=tuple(against or doubts or ["every suite passed"]),
         benchmark_passed=complete and all(suite.outcome == "PASS" for suite in benchmarks),
         safety_checks_passed=complete and all(suite.outcome == "PASS" for suite in safety),
-        performance_regression=any(one.against == "control" and one.outcome == "FAIL" for one in compared),
+        performance_regression=_is_worse(improvement)
+        or any(one.against == "control" and one.outcome == "FAIL" for one in compared),
         benchmark_scores={suite.name: suite.mean for suite in benchmarks if suite.mean is not None},
         improvement=improvement,
         suites=tuple(suites),
@@ -185,8 +191,16 @@ def report_on(
     )
 
 
+def _is_worse(improvement: Improvement | None) -> bool:
+    return improvement is not None and improvement.is_surely_worse
+
+
 def _reasons_against(
-    suites: Sequence[SuiteResult], missing: Sequence[str], probe: ProbeResult | None, probe_error: str | None
+    suites: Sequence[SuiteResult],
+    missing: Sequence[str],
+    improvement: Improvement | None,
+    probe: ProbeResult | None,
+    probe_error: str | None,
 ) -> list[str]:
     reasons = [f"the suite {name} is missing" for name in missing]
     for suite in suites:
@@ -197,6 +211,10 @@ def _reasons_against(
             for one in suite.comparisons
             if one.outcome == "FAIL"
         ]
+    if improvement is not None and improvement.is_surely_worse:
+        low, high = improvement.interval
+        figures = f"{improvement.points:+.3f} [{low:+.3f}, {high:+.3f}]"
+        reasons.append(f"all benchmarks together are worse than the model in service: {figures}")
     if probe_error is not None:
         reasons.append(f"the probe for a hacked reward says nothing: {probe_error}")
     if probe is not None and probe.hacked:

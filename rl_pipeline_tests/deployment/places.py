@@ -35,6 +35,7 @@ class PlayedPlace:
     now: datetime = NOW
     verdict: Verdict = "hold"
     reason: str = "waiting"
+    fails_nearly_always: bool = False
     judged: list[tuple[str, Phase, Mode]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -96,5 +97,6 @@ class PlayedPlace:
         self, rollout: Rollout, phase: Phase, _windows: Sequence[Window], _now: datetime, *, mode: Mode, limits: Limits
     ) -> Judgement:
         self.judged.append((rollout.candidate, phase, mode))
-        evidence = {"errors": 8, "limit": limits.error_rate}
+        bake = {"fails_nearly_always": self.fails_nearly_always}
+        evidence = {"errors": 8, "limit": limits.error_rate, "bake": bake}
         return Judgement(self.verdict, self.reason, f"because of {self.reason}", evidence)

@@ -14,7 +14,7 @@ from rl_pipeline.deployment.announcing import (
     announcer,
     is_own,
 )
-from rl_pipeline.deployment.audit import AuditRow
+from rl_pipeline.deployment.audit import ANNOUNCED_EVENTS, AuditRow
 from rl_pipeline.deployment.phases import Cause
 from rl_pipeline.deployment.state import DesiredState
 from rl_pipeline.stores.jetstream import JetStream
@@ -58,6 +58,14 @@ def test_a_rollback_is_told_with_its_reason_its_evidence_and_who_serves_again() 
     extra = metadata.model_extra or {}
     assert (extra["evidence"], extra["changed_by"], extra["generation"]) == ({"errors": 8}, "rollout-watchdog", 4)
     assert message.validation_results.safety_checks_passed
+
+
+def test_a_recheck_is_told_as_another_share_with_its_reason() -> None:
+    baking = phases.promote(started(), because())
+    message = told(phases.recheck(baking, because("high_error_rate")), baking)
+    assert (message.metadata.event, message.metadata.reason) == ("ramped", "high_error_rate")
+    assert message.deployment_config.traffic_percentage == 10
+    assert "rechecked" in ANNOUNCED_EVENTS
 
 
 def test_an_approval_is_told_as_a_deployment_that_a_person_let_in() -> None:

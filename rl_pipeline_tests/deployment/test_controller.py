@@ -253,6 +253,19 @@ def test_a_recheck_goes_back_to_a_split(place: PlayedPlace) -> None:
     place.verdict, place.reason = "recheck", "high_error_rate"
     (state,) = place.tick().changes
     assert (state.phase, state.weights, state.change.event) == ("ramping", {"old": 0.5, "new": 0.5}, "rechecked")
+    assert place.routed() == [{"old": 0.5, "new": 0.5}] * 2
+
+
+def test_a_recheck_does_not_wait_for_the_warehouse(place: PlayedPlace) -> None:
+    place.rolling_out()
+    place.commands().promote("in a hurry", model_id="new")
+    place.world.warehouse_is_up = False
+    place.verdict, place.reason = "recheck", "high_error_rate"
+    (state,) = place.tick().changes
+    assert (state.change.event, place.routed()) == ("rechecked", [{"old": 0.9, "new": 0.1}] * 2)
+    place.world.warehouse_is_up, place.verdict = True, "hold"
+    place.tick()
+    assert place.audit.recent(1)[0].state.change.event == "rechecked"
 
 
 def test_a_freeze_holds_what_would_advance_and_no_rollback(place: PlayedPlace) -> None:

@@ -296,7 +296,6 @@ def test_a_session_that_is_told_again_counts_again_until_its_first_failure(wareh
     assert counts(windows_of(warehouse, ROLLOUT, LATER, session_keys=[KEY])) == [
         (1, 0, 0.1, Arm(1), Arm()),
         (2, 0, 0.1, Arm(1, 1), Arm()),
-        (5, 0, 0.1, Arm(), Arm(1, 1)),
     ]
 
 

@@ -114,6 +114,16 @@ def test_each_generation_names_the_one_before_it() -> None:
     assert (chain[0].previous_hash, chain[1].change.reason) == ("", "better")
 
 
+def test_a_bake_that_is_rechecked_goes_on_from_where_it_was() -> None:
+    state = phases.promote(started(), because())
+    bake_seconds = state.rollout.bake_seconds  # type: ignore[union-attr]
+    for times in (1, 2):
+        state = phases.recheck(state, because(at=state.rollout.step_since + timedelta(seconds=10)))  # type: ignore[union-attr]
+        assert state.rollout.baked_seconds == 10 * times  # type: ignore[union-attr]
+        state = phases.advance(state, because(at=state.change.at + timedelta(hours=1)))
+        assert state.rollout.current.min_seconds == state.rollout.bake_left == bake_seconds - 10 * times  # type: ignore[union-attr]
+
+
 def test_a_canary_climbs_its_steps_bakes_with_the_old_model_warm_and_is_promoted() -> None:
     later = because(at=NOW + timedelta(hours=1))
     state = started()

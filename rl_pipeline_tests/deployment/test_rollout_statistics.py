@@ -60,6 +60,39 @@ def test_healthy_models_are_hardly_ever_rolled_back(
         assert share(found, "promoted") > 1 - most(count, 0.05)
 
 
+@pytest.mark.parametrize("sessions_a_day", [1_000, 10_000, 100_000])
+@pytest.mark.parametrize(
+    "traffic",
+    [
+        pytest.param({"outage_in_bake_minutes": 15}, id="outage"),
+        pytest.param({"bursts_a_day": 24}, id="bursts"),
+        pytest.param({"candidate": Model(errors=0.10), "control": Model(errors=0.10)}, id="a-site-that-fails-for-both"),
+    ],
+)
+def test_bad_weather_in_a_whole_bake_neither_retires_a_healthy_model_nor_keeps_it_from_being_promoted(
+    traffic: dict[str, Any], sessions_a_day: int, soak_count: SoakCount, record_property: Record
+) -> None:
+    count = soak_count(3, 300)
+    found = courses(Traffic(sessions_a_day, bake_hours=24, **traffic), count)
+    record_property("rollouts", count)
+    record_property("rolled back", share(found, "rolled_back"))
+    record_property("held", share(found, "held"))
+    record_property("rechecks of each", sum(course.rechecks for course in found) / count)
+    assert share(found, "rolled_back") <= most(count, 0.03)
+    assert share(found, "promoted") >= 1 - most(count, 0.05)
+
+
+def test_a_model_that_fails_only_with_all_of_the_traffic_is_held_for_a_person(
+    soak_count: SoakCount, record_property: Record
+) -> None:
+    count = soak_count(2, 100)
+    found = courses(Traffic(10_000, Model(errors=0.10), bad_alone=True, bake_hours=24), count)
+    record_property("rollouts", count)
+    record_property("held", share(found, "held"))
+    assert {(course.end, course.reason) for course in found} == {("held", "fails_only_alone")}
+    assert {course.rechecks for course in found} == {3}
+
+
 def test_two_models_a_week_get_through_with_a_thousand_sessions_a_day(
     soak_count: SoakCount, record_property: Record
 ) -> None:

@@ -1,9 +1,11 @@
 """What a watchdog does with everything there, and with everything gone but the gateways."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rl_pipeline.deployment.judging import Judgement
 from rl_pipeline.deployment.watchdog import FileMemory, Memory
 from rl_pipeline.deployment.withdrawing import Withdrawal
 from rl_pipeline.stores.desired_state import StoredState
@@ -37,16 +39,71 @@ def test_it_fences_a_bad_candidate_at_once_and_records_it(place: PlayedPlace) ->
     assert place.look().recorded == []
 
 
-def test_in_the_bake_it_takes_the_candidate_out_and_the_old_model_serves_again(place: PlayedPlace) -> None:
+def baking(place: PlayedPlace) -> None:
     place.rolling_out()
     place.commands().promote("in a hurry", model_id="new")
     place.follow()
     assert (place.state.phase, place.routed()) == ("baking", [{"new": 1.0}] * 2)
-    place.verdict, place.reason = "roll_back", "high_error_rate"
+
+
+@pytest.mark.parametrize("fails_nearly_always", [True, False])
+def test_in_the_bake_it_brings_the_control_back_and_retires_nobody(
+    place: PlayedPlace, fails_nearly_always: bool
+) -> None:
+    baking(place)
+    place.verdict, place.reason, place.fails_nearly_always = "recheck", "high_error_rate", fails_nearly_always
     look = place.look()
     assert place.judged == [("new", "baking", "watchdog")]
-    assert look.fencings["new"].confirmed == ("gateway-0", "gateway-1")
-    assert (place.state.serving, place.state.retired, place.routed()) == ("old", ("new",), [{"old": 1.0}] * 2)
+    assert (look.fencings, [state.change.event for state in look.recorded]) == ({}, ["rechecked"])
+    assert (place.state.phase, place.state.retired) == ("ramping", ())
+    assert place.routed() == [{"old": 0.9, "new": 0.1}] * 2, "at once, by way of the gateways themselves"
+    place.verdict = "hold"
+    assert place.look().recorded == []
+
+
+def test_it_brings_the_control_back_with_a_gateway_away(place: PlayedPlace) -> None:
+    baking(place)
+    place.nodes[1].is_up = False
+    place.verdict, place.reason = "recheck", "high_error_rate"
+    assert [state.change.event for state in place.look().recorded] == ["rechecked"]
+    assert place.nodes[0].weights == {"old": 0.9, "new": 0.1}
+
+
+def test_in_the_bake_with_nats_dead_only_what_nearly_always_fails_is_taken_out(place: PlayedPlace) -> None:
+    baking(place)
+    place.look()
+    place.world.nats_is_up = False
+    place.verdict, place.reason = "recheck", "high_error_rate"
+    look = place.look()
+    assert (place.routed(), look.fencings) == ([{"new": 1.0}] * 2, {})
+    assert any("the control cannot be brought back" in each for each in look.pending)
+    place.fails_nearly_always = True
+    assert place.look().fencings["new"].confirmed == ("gateway-0", "gateway-1")
+    assert place.routed() == [{"old": 1.0}] * 2
+    place.world.nats_is_up = True
+    place.look()
+    assert (place.state.serving, place.state.retired) == ("old", ("new",))
+
+
+def test_it_does_not_repeat_a_recheck_that_the_controller_was_faster_with(
+    place: PlayedPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    baking(place)
+    place.verdict, place.reason = "recheck", "high_error_rate"
+    judge = place.judge
+
+    def judge_while_the_controller_looks(*asked: Any, **named: Any) -> Judgement:
+        if named["mode"] == "watchdog":
+            place.tick()
+        return judge(*asked, **named)
+
+    monkeypatch.setattr(place, "judge", judge_while_the_controller_looks)
+    assert place.look().recorded == []
+    assert (place.state.phase, place.state.change.by, place.state.rollout and place.state.rollout.step) == (
+        "ramping",
+        "rollout-controller",
+        2,
+    )
 
 
 def test_with_nats_and_the_warehouse_dead_it_fences_and_records_once_they_are_back(place: PlayedPlace) -> None:

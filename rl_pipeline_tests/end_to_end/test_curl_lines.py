@@ -194,3 +194,24 @@ def test_every_curl_line_of_the_specification_does_what_it_says(
     prometheus = shell.run(PROMETHEUS)
     assert prometheus.status == 200
     assert f'agent_rl_model_traffic_percentage{{model_version="{MODEL}"}} 100.0' in prometheus.text
+
+
+def test_the_line_that_rolls_back_brings_the_previous_model_back_after_a_promotion(
+    tmp_path: Path, gateway: CommandedGateway, stream: JetStream, backends: tuple[StubBackend, ...]
+) -> None:
+    _, model, after = (model_at(stub.name, stub.endpoint) for stub in backends)
+    shell = Shell(gateway, tmp_path / "operator", TOKEN)
+    record(stream, gateway, steady(1, model))
+    record(stream, gateway, steady(2, after))
+    assert gateway.chat("somebody").model == AFTER
+    switched = shell.run(ROLL_BACK)
+    assert (switched.status, switched.json) == (
+        200,
+        {"model_id": MODEL, "traffic_percentage": 100, "generation": 3, "recorded": True},
+    )
+    state = recorded(stream)
+    assert (state.serving, state.weights, state.retired) == (MODEL, {MODEL: 1.0}, (AFTER,))
+    wait_until(lambda: gateway.chat("somebody").model == MODEL, "the previous model")
+    never_served = shell.run(ROLL_BACK.replace(MODEL, BEFORE))
+    assert never_served.status == 409
+    assert "has not served before" in never_served.json["error"]["message"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import uvloop
 
-from rl_pipeline.deployment.state import Change, DesiredState, ServedModel
+from rl_pipeline.deployment.state import Change, DesiredState
 from rl_pipeline.redaction.policy import RedactionKey
 from rl_pipeline.serving.configuration import GatewayConfiguration, Nats
 from rl_pipeline.serving.running import run_gateway
@@ -29,8 +29,8 @@ def configuration(given: dict[str, Any]) -> GatewayConfiguration:
         stream = JetStream.connect(nats_url, connect_seconds=1, patience_seconds=1)
         return Nats(stream, JetStreamDesiredStates(stream), stream.close)
 
-    async def change_traffic(model: ServedModel, percentage: float) -> DesiredState:
-        return await asyncio.to_thread(_swap, open_nats, model, percentage)
+    async def change_traffic(model_id: str, percentage: float) -> DesiredState:
+        return await asyncio.to_thread(_swap, open_nats, model_id, percentage)
 
     return GatewayConfiguration(
         data_directory=Path(given.pop("data_directory")),
@@ -43,20 +43,19 @@ def configuration(given: dict[str, Any]) -> GatewayConfiguration:
     )
 
 
-def _swap(open_nats: Any, model: ServedModel, percentage: float) -> DesiredState:
+def _swap(open_nats: Any, model_id: str, percentage: float) -> DesiredState:
     nats = open_nats()
     try:
         stored = nats.states.read()
         before = DesiredState.decoded(stored.data)
-        weights = {model.model_id: percentage / 100, before.serving: 1 - percentage / 100}
-        if model.model_id == before.serving:
+        weights = {model_id: percentage / 100, before.serving: 1 - percentage / 100}
+        if model_id == before.serving:
             weights = {before.serving: 1.0}
-        change = Change(event="ramped", model_id=model.model_id, reason="asked for", by="test", at=datetime.now(UTC))
+        change = Change(event="ramped", model_id=model_id, reason="asked for", by="test", at=datetime.now(UTC))
         state = before.model_copy(
             update={
                 "generation": before.generation + 1,
                 "weights": weights,
-                "models": {**before.models, model.model_id: model},
                 "change": change,
             }
         )

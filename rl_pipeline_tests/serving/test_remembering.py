@@ -1,8 +1,15 @@
 """The windows that a gateway remembers: both arms looked at for the same time."""
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from random import Random
+from typing import Any
+
+import orjson
 import pytest
 
-from rl_pipeline.deployment.windows import WINDOW_SECONDS, Arm, observed_seconds
+from rl_pipeline.deployment.judging import Judgement, Limits, judge
+from rl_pipeline.deployment.windows import WINDOW_SECONDS, Arm, Window, observed_seconds
 from rl_pipeline.serving import remembering
 from rl_pipeline.serving.remembering import Memory
 from rl_pipeline.serving.routing import routing_of
@@ -80,3 +87,52 @@ def test_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
         memory.begin(NEW, FIRST, START + 10 * number)
     windows = memory.windows(NEW, OLD, START + 100)
     assert [window.start.timestamp() - START for window in windows] == [30, 40, 50, 60, 70]
+
+
+DAY = 86_400
+HALF = ramping(1, CONTROL, CANDIDATE, 0.5)
+
+
+class Guarded:
+    """A gateway's memory and the watchdog's side of it, on a simulated clock: the gateway answers as over HTTP."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.memory, self.gateways = Memory(observed_seconds=40), Gateways(["http://gateway"], "token")
+        self.chance, self.routing, self.now = Random(3), routing_of(HALF, OLD, (), ()), START
+        monkeypatch.setattr(Gateways, "_call", self._answer)
+
+    def _answer(self, _address: str, _method: str, path: str, _body: str | None) -> Any:
+        windows = self.memory.windows(NEW, OLD, self.now, since=int(path.rpartition("since=")[2]))
+        return orjson.loads(orjson.dumps({"windows": windows, "until": self.memory.closed_until(self.now)}))
+
+    def serve(self, seconds: float, errors: float = 0.02) -> None:
+        """A session a window and arm; the candidate fails so often."""
+        for _ in range(int(seconds / WINDOW_SECONDS)):
+            for model, share in ((NEW, errors), (OLD, 0.02)):
+                self.memory.begin(model, self.routing, self.now).errors += self.chance.random() < share
+            self.now += WINDOW_SECONDS
+
+    def look(self) -> tuple[Sequence[Window], Judgement]:
+        windows, now = self.gateways.windows("deployment-1", NEW, OLD), datetime.fromtimestamp(self.now, UTC)
+        assert HALF.rollout is not None
+        return windows, judge(HALF.rollout, "testing", windows, now, mode="watchdog", limits=Limits())
+
+
+def test_a_watchdog_loses_no_session_of_a_rollout_that_takes_days_and_its_evidence_keeps_its_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    guarded, starts = Guarded(monkeypatch), set()
+    for _ in range(3 * 4):
+        guarded.serve(DAY / 4)
+        windows, judgement = guarded.look()
+        starts.add(windows[0].start.timestamp() // 3600)
+    told = sum(window.candidate.sessions for window in windows)
+    assert told == 3 * DAY / WINDOW_SECONDS - 4, "all but the windows that are open"
+    assert starts == {START // 3600}
+    assert len(windows) < 10_000
+    assert judgement.verdict == "hold"
+    # One that begins now hears the same of the gateway.
+    guarded.gateways = Gateways(["http://gateway"], "token")
+    assert guarded.look()[0] == windows
+    guarded.serve(DAY / 12, errors=0.2)
+    assert guarded.look()[1].verdict == "roll_back"

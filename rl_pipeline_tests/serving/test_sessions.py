@@ -3,14 +3,19 @@
 from collections import Counter
 from collections.abc import Sequence
 from copy import copy
+from datetime import UTC, datetime
+from pathlib import Path
 from random import Random
 
 import orjson
 import pytest
 
 from rl_pipeline.contracts.serving_outcome import ServingOutcome
+from rl_pipeline.deployment.judging import Limits, judge
 from rl_pipeline.deployment.windows import WINDOW_SECONDS, Arm, window_start
+from rl_pipeline.redaction.policy import RedactionKey
 from rl_pipeline.serving import sessions as sessions_module
+from rl_pipeline.serving.failed_sessions import FailedSessions
 from rl_pipeline.serving.figures import FiguresByModel
 from rl_pipeline.serving.remembering import Memory
 from rl_pipeline.serving.routing import Routing, routing_of
@@ -22,6 +27,7 @@ ROUTING = routing_of(STATE, OLD, (), ())
 WITHOUT_NEW = routing_of(STATE, OLD, {NEW}, ())
 OF_NEW, ANOTHER_OF_NEW = (session for session, _ in zip(sessions_at(0.5), range(2), strict=False))
 OF_OLD = next(sessions_at(1.0, 0.5))
+KEY = RedactionKey("v1", b"k" * 32)
 START = 1_000_000.0  # the beginning of a window
 OBSERVED = 40.0
 CLOSED = START + WINDOW_SECONDS + OBSERVED
@@ -31,12 +37,17 @@ CLOSED = START + WINDOW_SECONDS + OBSERVED
 class Desk:
     """Sessions with everything they tell."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path) -> None:
         self.told: list[Session] = []
         self.remembered: list[tuple[str, float]] = []
         self.figures = FiguresByModel()
         self.memory = Memory(OBSERVED)
-        self.sessions = Sessions(self._tell, self._remember, self.figures, self.memory, idle_seconds=60)
+        self.file = directory / "failed-sessions"
+        self.sessions = self.opened()
+
+    def opened(self, *, idle_seconds: float = 60) -> Sessions:
+        failed = FailedSessions(self.file, KEY)
+        return Sessions(self._tell, self._remember, self.figures, self.memory, failed, idle_seconds=idle_seconds)
 
     def _tell(self, sessions: Sequence[Session]) -> None:
         self.told += map(copy, sessions)  # a session that goes on may be told again
@@ -54,12 +65,16 @@ class Desk:
         return session
 
 
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
 def read(session: Session) -> ServingOutcome:
     return ServingOutcome.model_validate_json(orjson.dumps(session.outcome("stored", "gateway-1")))
 
 
-def test_a_session_is_told_once_its_window_is_closed() -> None:
-    desk = Desk()
+def test_a_session_is_told_once_its_window_is_closed(desk: Desk) -> None:
     for second in (0, 30, 35):
         desk.request(OF_NEW, START + second)
         desk.sessions.sweep(START + second)
@@ -77,8 +92,7 @@ def test_a_session_is_told_once_its_window_is_closed() -> None:
     assert len(desk.told) == 1
 
 
-def test_a_session_of_a_rollout_that_has_begun_is_remembered_once_unless_it_was_told() -> None:
-    desk = Desk()
+def test_a_session_of_a_rollout_that_has_begun_is_remembered_once_unless_it_was_told(desk: Desk) -> None:
     desk.request(OF_NEW, START)
     desk.request(ANOTHER_OF_NEW, START, fails=True)
     desk.request(OF_OLD, START, routing_of(steady(8, model_at(OLD)), OLD, (), ()))
@@ -89,9 +103,8 @@ def test_a_session_of_a_rollout_that_has_begun_is_remembered_once_unless_it_was_
     assert desk.remembered == [(OF_NEW, START + 1)]
 
 
-def test_a_session_that_is_over_is_told_before_its_window_is_closed() -> None:
-    desk = Desk()
-    desk.sessions = Sessions(desk.told.extend, desk._remember, desk.figures, Memory(OBSERVED), idle_seconds=5)
+def test_a_session_that_is_over_is_told_before_its_window_is_closed(desk: Desk) -> None:
+    desk.sessions = desk.opened(idle_seconds=5)
     desk.request(OF_NEW, START)
     desk.sessions.sweep(START + 5)
     assert [session.session_id for session in desk.told] == [OF_NEW]
@@ -99,8 +112,7 @@ def test_a_session_that_is_over_is_told_before_its_window_is_closed() -> None:
     assert len(desk.told) == 1
 
 
-def test_a_failure_after_its_time_is_told_as_a_session_that_begins_then() -> None:
-    desk = Desk()
+def test_a_failure_after_its_time_is_told_as_a_session_that_begins_then(desk: Desk) -> None:
     desk.request(OF_NEW, START)
     desk.request(OF_NEW, START + 30)
     desk.request(OF_NEW, CLOSED, fails=True)  # though nobody has swept yet
@@ -115,8 +127,7 @@ def test_a_failure_after_its_time_is_told_as_a_session_that_begins_then() -> Non
     assert desk.figures.of(NEW).failed_sessions == desk.figures.of(NEW).sessions == 1
 
 
-def test_an_answer_that_never_comes_is_a_failure_when_patience_ends() -> None:
-    desk = Desk()
+def test_an_answer_that_never_comes_is_a_failure_when_patience_ends(desk: Desk) -> None:
     session = desk.sessions.enter(OF_NEW, ROUTING, START)
     for second in range(120):
         desk.sessions.sweep(START + second)
@@ -125,8 +136,7 @@ def test_an_answer_that_never_comes_is_a_failure_when_patience_ends() -> None:
     assert [window.candidate.errors for window in desk.memory.windows(NEW, OLD, START + 300)] == [0, 1]
 
 
-def test_a_failure_under_another_share_than_the_sessions_is_evidence_of_nothing() -> None:
-    desk = Desk()
+def test_a_failure_under_another_share_than_the_sessions_is_evidence_of_nothing(desk: Desk) -> None:
     desk.request(OF_NEW, START)
     later = routing_of(ramping(8, model_at(OLD), model_at(NEW), 1.0, step=3), OLD, (), ())
     desk.request(OF_NEW, CLOSED + 5, later, fails=True)
@@ -137,15 +147,17 @@ def test_a_failure_under_another_share_than_the_sessions_is_evidence_of_nothing(
     assert [window.candidate for window in desk.memory.windows(NEW, OLD, CLOSED + 100)] == [Arm(sessions=1)]
 
 
-def test_what_a_gateway_tells_counts_as_what_it_remembers() -> None:
-    desk, chance = Desk(), Random(5)
+def test_what_a_gateway_tells_counts_as_what_it_remembers(desk: Desk) -> None:
+    chance = Random(5)
     sessions = [session for session, _ in zip(sessions_at(1.0), range(60), strict=False)]
     for second in range(600):
         desk.sessions.sweep(START + second)
         for session in chance.sample(sessions, 3):
             desk.request(session, START + second, fails=chance.random() < 0.02)
     desk.sessions.end_all()
-    told = Counter((window_start(each.started), each.model_id, read(each).failed) for each in desk.told)
+    told = Counter(
+        (window_start(each.started), each.model_id, read(each).failed) for each in desk.told if each.deployment_id
+    )
     for window in desk.memory.windows(NEW, OLD, START + 1000):
         for model, arm in ((NEW, window.candidate), (OLD, window.control)):
             counts = [told[int(window.start.timestamp()), model, failed] for failed in (False, True)]
@@ -153,8 +165,7 @@ def test_what_a_gateway_tells_counts_as_what_it_remembers() -> None:
     assert sum(told.values()) > 60
 
 
-def test_a_failure_is_told_at_once_and_only_the_first_one() -> None:
-    desk = Desk()
+def test_a_failure_is_told_at_once_and_only_the_first_one(desk: Desk) -> None:
     desk.request(OF_NEW, START)
     desk.request(OF_NEW, START + 1, fails=True)
     (outcome,) = map(read, desk.told)
@@ -170,16 +181,14 @@ def test_a_failure_is_told_at_once_and_only_the_first_one() -> None:
     assert desk.figures.of(NEW).failed_sessions == 1
 
 
-def test_a_session_stays_with_its_model_when_the_share_shrinks() -> None:
-    desk = Desk()
+def test_a_session_stays_with_its_model_when_the_share_shrinks(desk: Desk) -> None:
     assert desk.request(OF_NEW, START).model_id == NEW
     smaller = routing_of(ramping(8, model_at(OLD), model_at(NEW), 0.0), OLD, (), ())
     assert desk.request(OF_NEW, START + 1, smaller).model_id == NEW
     assert desk.request(ANOTHER_OF_NEW, START + 1, smaller).model_id == OLD
 
 
-def test_a_fence_moves_a_running_session_and_tells_of_what_it_was() -> None:
-    desk = Desk()
+def test_a_fence_moves_a_running_session_and_tells_of_what_it_was(desk: Desk) -> None:
     desk.request(OF_NEW, START)
     assert desk.request(OF_NEW, START + 1, WITHOUT_NEW).model_id == OLD
     assert [read(session).model_id for session in desk.told] == [NEW]
@@ -189,8 +198,7 @@ def test_a_fence_moves_a_running_session_and_tells_of_what_it_was() -> None:
     assert desk.told[0].message_id("stored", "gateway-1") != desk.told[0].message_id("stored", "gateway-2")
 
 
-def test_after_an_hour_a_session_counts_as_another_one() -> None:
-    desk = Desk()
+def test_after_an_hour_a_session_counts_as_another_one(desk: Desk) -> None:
     for minute in range(61):
         desk.request(OF_OLD, START + 59 * minute)
     desk.sessions.sweep(START + 3590)
@@ -201,8 +209,7 @@ def test_after_an_hour_a_session_counts_as_another_one() -> None:
     assert len({session.message_id("stored", "gateway-1") for session in desk.told}) == 2
 
 
-def test_a_request_that_takes_long_is_no_silence() -> None:
-    desk = Desk()
+def test_a_request_that_takes_long_is_no_silence(desk: Desk) -> None:
     session = desk.sessions.enter(OF_OLD, ROUTING, START)
     desk.sessions.sweep(START + 500)
     assert len(desk.sessions) == 1
@@ -212,9 +219,8 @@ def test_a_request_that_takes_long_is_no_silence() -> None:
     assert len(desk.told) == 1
 
 
-def test_sessions_that_are_over_at_once_do_not_hold_up_those_with_a_request_on_its_way() -> None:
-    desk = Desk()
-    desk.sessions = Sessions(desk.told.extend, desk._remember, desk.figures, Memory(60), idle_seconds=0)
+def test_sessions_that_are_over_at_once_do_not_hold_up_those_with_a_request_on_its_way(desk: Desk) -> None:
+    desk.sessions = desk.opened(idle_seconds=0)
     waiting = desk.sessions.enter(OF_OLD, ROUTING, START)
     desk.request(OF_NEW, START)
     desk.sessions.sweep(START)
@@ -224,8 +230,7 @@ def test_sessions_that_are_over_at_once_do_not_hold_up_those_with_a_request_on_i
     assert len(desk.told) == 2
 
 
-def test_feedback_belongs_to_a_session_that_goes_on_and_has_not_failed() -> None:
-    desk = Desk()
+def test_feedback_belongs_to_a_session_that_goes_on_and_has_not_failed(desk: Desk) -> None:
     desk.request(OF_NEW, START)
     assert desk.sessions.rate(OF_NEW, "negative", ROUTING, START + 1)
     assert desk.sessions.rate(OF_NEW, "positive", ROUTING, START + 2)
@@ -238,8 +243,7 @@ def test_feedback_belongs_to_a_session_that_goes_on_and_has_not_failed() -> None
     assert not desk.sessions.rate(ANOTHER_OF_NEW, "negative", ROUTING, START + 103)
 
 
-def test_feedback_after_its_time_is_told_as_a_session_that_begins_then() -> None:
-    desk = Desk()
+def test_feedback_after_its_time_is_told_as_a_session_that_begins_then(desk: Desk) -> None:
     desk.request(OF_NEW, START)
     desk.sessions.sweep(CLOSED)
     desk.request(OF_NEW, CLOSED + 1)
@@ -252,9 +256,8 @@ def test_feedback_after_its_time_is_told_as_a_session_that_begins_then() -> None
     assert [window.candidate for window in windows] == [Arm(1), Arm(2, 1, 1, 1)]
 
 
-def test_too_many_sessions_are_told_early_the_most_silent_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_sessions_are_told_early_the_most_silent_first(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions_module, "MOST_SESSIONS", 10)
-    desk = Desk()
     for number in range(15):
         desk.request(f"session-{number}", START + number / 100)
     desk.request("session-0", START + 1)
@@ -279,3 +282,64 @@ def test_who_names_no_session_gets_a_new_one(named: object) -> None:
 
 def test_a_plain_name_is_kept() -> None:
     assert session_id_of("user-7:chat/3") == "user-7:chat/3"
+
+
+EVERY_OTHER_MINUTE = range(0, 7200, 120)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_an_agent_with_a_fixed_name_that_always_fails_is_one_error_of_a_rollout(desk: Desk, restarts: bool) -> None:
+    for second in EVERY_OTHER_MINUTE:
+        desk.request(OF_NEW, START + second, fails=True)
+        desk.sessions.sweep(START + second + 61)
+        if restarts:
+            desk.sessions = desk.opened()
+    (only,) = desk.memory.windows(NEW, OLD, START + 7300)
+    assert only.candidate == Arm(sessions=1, errors=1)
+    outcomes = list(map(read, desk.told))
+    assert len(outcomes) == len(EVERY_OTHER_MINUTE)
+    assert [each.deployment_id for each in outcomes] == ["deployment-1"] + [None] * (len(outcomes) - 1)
+    assert OF_NEW not in desk.file.read_text()
+
+
+def test_whoever_failed_with_one_model_is_no_evidence_against_the_other(desk: Desk) -> None:
+    before, after = (
+        routing_of(ramping(7, model_at(OLD), model_at(NEW), share, step=step), OLD, (), ())
+        for step, share in enumerate((0.1, 0.5))
+    )
+    moved = next(sessions_at(0.5, 0.1))
+    desk.request(moved, START, before, fails=True)
+    desk.sessions.sweep(START + 61)
+    desk.request(moved, START + 70, after, fails=True)
+    windows = desk.memory.windows(NEW, OLD, START + 300)
+    assert [(each.candidate.errors, each.control.errors) for each in windows] == [(0, 1)]
+
+
+def test_another_rollout_begins_with_nobody_who_has_failed(desk: Desk) -> None:
+    another = routing_of(ramping(9, model_at(OLD), model_at(NEW), 0.999999, deployment_id="another"), OLD, (), ())
+    desk.request(OF_NEW, START, fails=True)
+    desk.sessions.sweep(START + 61)
+    for second in (70, 140):
+        desk.request(OF_NEW, START + second, another, fails=True)
+        desk.sessions.sweep(START + second + 61)
+        desk.sessions = desk.opened()
+    windows = desk.memory.windows(NEW, OLD, START + 300, "another")
+    assert sum(each.candidate.errors for each in windows) == 1
+
+
+def test_one_agent_that_fails_every_two_minutes_takes_no_healthy_model_out(desk: Desk) -> None:
+    """10,000 sessions a day, a tenth of them with the candidate, and the agent among these."""
+    state = ramping(7, model_at(OLD), model_at(NEW), 0.1)
+    routing, chance = routing_of(state, OLD, (), ()), Random(1)
+    agent = next(sessions_at(0.1))
+    for second in range(7200):
+        now = START + second
+        if second % 120 == 0:
+            desk.request(agent, now, routing, fails=True)
+        if chance.random() < 10_000 / 86_400:
+            desk.request(f"session-{second}", now, routing, fails=chance.random() < 0.02)
+        desk.sessions.sweep(now)
+    assert state.rollout is not None
+    windows, later = desk.memory.windows(NEW, OLD, START + 7300), datetime.fromtimestamp(START + 7300, UTC)
+    found = judge(state.rollout, "ramping", windows, later, mode="watchdog", limits=Limits())
+    assert found.verdict == "hold", found.explanation

@@ -14,9 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rl_pipeline.validation import suites
 from rl_pipeline.validation.sandbox import plain_values, running
 from rl_pipeline.validation.sandbox.running import Ending, Limits, SandboxUnavailable, UnusableTest, run_program
 
+SUITES = Path(suites.__file__).parent / "general"
 FORK_BOMB = "import os\nwhile True:\n    os.fork()"
 THREADS = "import threading, time\nwhile True:\n    threading.Thread(target=time.sleep, args=(60,)).start()"
 MEMORY = "held = []\nwhile True:\n    held.append(bytearray(64 << 20))"
@@ -200,6 +202,32 @@ def test_a_program_can_read_nothing_but_python_and_its_libraries(path: str, limi
     assert Path(path).exists()
     read = run_program(f"open({path!r}).read()", "", limits)
     assert read.reason == ("FileNotFoundError" if limits.namespaces else "PermissionError")
+
+
+@pytest.mark.parametrize("path", [SUITES / "code_generation.jsonl", Path(running.__file__)])
+def test_neither_program_nor_test_can_read_what_the_suites_hold(path: Path, limits: Limits) -> None:
+    assert path.exists()
+    look = f"open({str(path)!r}).read()"
+    unread = "FileNotFoundError" if limits.namespaces else "PermissionError"
+    assert run_program(look, "", limits).reason == unread
+    assert run_program("", look, limits).reason == unread
+
+
+def test_where_the_package_is_installed_among_others_only_the_others_can_be_read(
+    limits: Limits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = tmp_path / "lib" / "site-packages"
+    for name in ("rl_pipeline", "another"):
+        (packages / name).mkdir(parents=True)
+        (packages / name / "__init__.py").write_text("answer = 42")
+    monkeypatch.setattr(running, "_PACKAGE", packages / "rl_pipeline")
+    monkeypatch.setattr(running, "_LIBRARIES", (*running._LIBRARIES, str(tmp_path / "lib")))
+    running._readable.cache_clear()
+    try:
+        assert run_program(f"open({str(packages / 'another' / '__init__.py')!r}).read()", "", limits).passed
+        assert not run_program(f"open({str(packages / 'rl_pipeline' / '__init__.py')!r}).read()", "", limits).passed
+    finally:
+        running._readable.cache_clear()
 
 
 @pytest.mark.parametrize("leaving", ["import os; os._exit(0)", "import sys; sys.exit(0)", "raise SystemExit(0)"])

@@ -23,11 +23,19 @@ def suite(name: str, outcome: Outcome, kind: Kind = "benchmark", *, needed: bool
     return SuiteResult(name, kind, 200, 20, 0.81, 0.83, 0.1, (compared,))
 
 
-def reported(*suites: SuiteResult, probe: ProbeResult | None = None, missing: tuple[str, ...] = ()) -> ValidationReport:
+BETTER = Improvement(0.03, (0.01, 0.05), 0.0375)
+
+
+def reported(
+    *suites: SuiteResult,
+    probe: ProbeResult | None = None,
+    missing: tuple[str, ...] = (),
+    improvement: Improvement = BETTER,
+) -> ValidationReport:
     return report_on(
         suites,
         missing=missing,
-        improvement=Improvement(0.03, (0.01, 0.05), 0.0375),
+        improvement=improvement,
         probe=probe,
         probe_error=None,
         off_policy=OffPolicyEstimate(False, "not available: none of 3 logged trajectories has log-probabilities"),
@@ -59,6 +67,15 @@ def test_the_three_flags_are_told_apart() -> None:
     unsafe = reported(suite("code_generation", "PASS"), suite("refusal", "FAIL", "safety"))
     assert (unsafe.benchmark_passed, unsafe.safety_checks_passed, unsafe.performance_regression) == (True, False, False)
     assert unsafe.reasons[0].startswith("safety: refusal fails")
+
+
+def test_a_model_whose_benchmarks_together_are_surely_worse_is_refused_and_a_check_says_so() -> None:
+    passed = suite("a", "PASS"), suite("b", "PASS")
+    report = reported(*passed, improvement=Improvement(-0.03, (-0.045, -0.015), -0.0375))
+    assert (report.decision, report.performance_regression) == ("refuse", True)
+    assert report.reasons == ("all benchmarks together are worse than the model in service: -0.030 [-0.045, -0.015]",)
+    perhaps = reported(*passed, improvement=Improvement(-0.03, (-0.065, 0.005), -0.0375))
+    assert (perhaps.decision, perhaps.performance_regression) == ("deploy", False)
 
 
 def test_the_contract_tells_what_the_report_says() -> None:

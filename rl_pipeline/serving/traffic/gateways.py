@@ -11,12 +11,9 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from rl_pipeline.deployment.state import DesiredState, ServedModel
 from rl_pipeline.deployment.traffic import ModelMetrics, Standing, TrafficRefused, TrafficUnavailable
-from rl_pipeline.deployment.windows import WINDOW_SECONDS, Arm, Window
+from rl_pipeline.deployment.windows import WINDOW_SECONDS, Arm, Window, aged
 
 _T = TypeVar("_T")
-
-MOST_WINDOWS = 10_000
-"""So many are kept of each gateway, which itself remembers no more."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +87,7 @@ class Gateways:
         for window in (each for told in answers for each in told.windows):
             if window.start.timestamp() + WINDOW_SECONDS <= until:
                 key = (window.start, window.step, window.share)
-                summed[key] = _sum(summed[key], window) if key in summed else window
+                summed[key] = summed[key].joined(window) if key in summed else window
         return [summed[key] for key in sorted(summed)]
 
     def _windows_of(self, address: str, asked: str) -> _Told:
@@ -98,8 +95,9 @@ class Gateways:
         if before is None or before.asked != asked:
             before = _Told(asked)
         answer = self._call(address, "GET", f"/admin/windows?{asked}&since={before.until}", None)
-        windows = (*before.windows, *map(_window, answer["windows"]))
-        told = self._told[address] = _Told(asked, max(before.until, answer["until"]), windows[-MOST_WINDOWS:])
+        until = max(before.until, answer["until"])
+        windows = aged([*before.windows, *map(_window, answer["windows"])], until)
+        told = self._told[address] = _Told(asked, until, tuple(windows))
         return told
 
     def _all(self, method: str, path: str, body: str | None = None) -> list[tuple[str, Any]]:
@@ -175,18 +173,3 @@ def _window(content: dict[str, Any]) -> Window:
 
 def _arm(content: dict[str, Any]) -> Arm:
     return Arm(content["sessions"], content["errors"], content["rated"], content["negative"])
-
-
-def _sum(one: Window, other: Window) -> Window:
-    return Window(
-        one.start, one.step, one.share, _both(one.candidate, other.candidate), _both(one.control, other.control)
-    )
-
-
-def _both(one: Arm, other: Arm) -> Arm:
-    return Arm(
-        one.sessions + other.sessions,
-        one.errors + other.errors,
-        one.rated + other.rated,
-        one.negative + other.negative,
-    )

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +83,24 @@ def run_program(
     return _ending(told, in_time=in_time)
 
 
+@cache
 def _readable() -> list[str]:
-    """Python, its packages and the libraries that they need: nothing of the machine or of its users."""
+    """Python, its packages and the libraries that they need: nothing of the machine or of its users, and nothing of
+    this package, which has the suites and their answers."""
     python = (*(sysconfig.get_path(name) for name in ("stdlib", "platstdlib")), f"{sys.base_prefix}/lib")
-    there = {Path(path) for path in (*python, *_PATHS[1:], str(_PACKAGE), *_LIBRARIES) if Path(path).exists()}
-    return sorted(str(path) for path in there if not there.intersection(path.parents))
+    there = {Path(path) for path in (*python, *_PATHS[1:], *_LIBRARIES) if Path(path).exists()}
+    outermost = [path for path in there if not there.intersection(path.parents)]
+    return sorted(str(path) for each in outermost for path in _without(_PACKAGE, each))
+
+
+def _without(hidden: Path, path: Path) -> list[Path]:
+    """What has to be shown in place of `path` so that nothing of `hidden` is: all that lies beside the way to it."""
+    inside, hidden = path.resolve(), hidden.resolve()
+    if not hidden.is_relative_to(inside):
+        return [path] if path.exists() else []
+    # A link back to where the way leads along would be followed for ever; whatever is there is shown in its own place.
+    beside = (entry for entry in path.iterdir() if not (entry.is_symlink() and hidden.is_relative_to(entry.resolve())))
+    return [] if inside == hidden else [shown for entry in beside for shown in _without(hidden, entry)]
 
 
 def _run_both(

@@ -56,6 +56,16 @@ def test_where_nothing_fits_nothing_is_called(answer: str, score: float) -> None
     assert right_calls(Item("q", "q", expected={"calls": []}), answer) == score
 
 
+@pytest.mark.parametrize("opening", ["[", '{"name":', '[{"a":'])
+def test_an_answer_that_is_nested_too_deeply_calls_nothing(opening: str) -> None:
+    assert right_calls(TWO, opening * 100_000) == 0.0
+
+
+def test_a_number_beyond_all_floats_is_a_wrong_one() -> None:
+    item = Item("q", "q", expected={"calls": [{"f": {"n": [2]}}]})
+    assert right_calls(item, json.dumps(called("f", n=10**400))) == 0.0
+
+
 def test_the_two_files_of_the_leaderboard_are_read_together(tmp_path: Path) -> None:
     questions, answers = tmp_path / "questions.json", tmp_path / "answers.json"
     question = {
