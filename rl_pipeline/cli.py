@@ -199,6 +199,16 @@ def warehouse_migrate() -> None:
     _migrate_warehouse(current_settings())
 
 
+@warehouse.command("columns")
+def warehouse_columns() -> None:
+    """Write down, for Dagster's catalogue, which columns the tables of this version have."""
+    from rl_pipeline.opening import current_settings, open_warehouse
+    from rl_pipeline.stores.table_columns import read_columns, write_columns
+
+    with closing(open_warehouse(current_settings())) as tables:
+        write_columns(read_columns(tables))
+
+
 def _prepare_stores(settings: "Settings") -> None:
     """Streams and tables, before anything reads them."""
     from rl_pipeline.stores.stream import StreamDenied
