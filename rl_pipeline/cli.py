@@ -21,6 +21,7 @@ from rl_pipeline.format_commands import export, import_files, otlp_receiver
 from rl_pipeline.ingestion_commands import archive, dead_letters, erase, ingest
 from rl_pipeline.reward_commands import probe_rewards, rescore
 from rl_pipeline.serving_commands import gateway, watchdog
+from rl_pipeline.settings_commands import settings
 from rl_pipeline.trace_commands import show
 from rl_pipeline.training_commands import cancel, jobs, train
 
@@ -58,6 +59,7 @@ app.command()(watchdog)
 app.add_typer(deployment, name="deployment")
 app.command()(explain)
 app.command()(show)
+app.command()(settings)
 
 
 def main() -> None:

@@ -33,7 +33,11 @@ _ANSWER_SECONDS = 15
 _REFUSED = "messages are refused"
 
 
-@dg.sensor(minimum_interval_seconds=30, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(
+    description="Looks for what somebody has to know at once, and raises one alert for each episode.",
+    minimum_interval_seconds=30,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+)
 def something_is_wrong(
     context: dg.SensorEvaluationContext,
     stream: StreamResource,
@@ -55,7 +59,11 @@ def something_is_wrong(
     return dg.SensorResult(skip_reason=str(look) or "nothing is wrong", cursor=look.as_text())
 
 
-@dg.sensor(minimum_interval_seconds=15, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(
+    description="Delivers reports and alerts by NATS, file and webhook, until each has taken them.",
+    minimum_interval_seconds=15,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+)
 def notices_waiting(
     context: dg.SensorEvaluationContext, stream: StreamResource, model_objects: ObjectsResource, alerts: AlertsResource
 ) -> dg.SkipReason:
@@ -70,7 +78,10 @@ def notices_waiting(
     )
 
 
-@dg.run_failure_sensor(default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.run_failure_sensor(
+    description="Alerts when a job has failed several times in a row, once for each episode.",
+    default_status=dg.DefaultSensorStatus.RUNNING,
+)
 def runs_failed(context: dg.RunFailureSensorContext, model_objects: ObjectsResource, alerts: AlertsResource) -> None:
     """Alert when a job has failed so many times in a row: once, at exactly that failure, until it succeeds again.
 

@@ -26,6 +26,7 @@ report_week = dg.define_asset_job(
 @dg.schedule(
     job=summarize_day,
     cron_schedule="0 8 * * *",
+    description="The summary of the day that has just ended, at 08:00 UTC.",
     execution_timezone="UTC",
     default_status=dg.DefaultScheduleStatus.RUNNING,
 )
@@ -37,6 +38,7 @@ def every_morning(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
 @dg.schedule(
     job=report_week,
     cron_schedule="0 8 * * 1",
+    description="The report on the week that has just ended, on Mondays at 08:00 UTC.",
     execution_timezone="UTC",
     default_status=dg.DefaultScheduleStatus.RUNNING,
 )

@@ -115,6 +115,7 @@ def prune_runs_at_night(days: int) -> dg.ScheduleDefinition:
     """Every night, of what ended so many days ago."""
     return dg.ScheduleDefinition(
         name="prune_runs_at_night",
+        description="Removes runs that have had their time, never those behind a deployed model.",
         job=prune_runs,
         cron_schedule="30 4 * * *",
         execution_timezone="UTC",

@@ -23,7 +23,12 @@ report_training_job = dg.define_asset_job(
 )
 
 
-@dg.sensor(job=report_training_job, minimum_interval_seconds=15, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(
+    description="Reports every training that is over, and again when more became of its model.",
+    job=report_training_job,
+    minimum_interval_seconds=15,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+)
 def trainings_over(context: dg.SensorEvaluationContext, warehouse: WarehouseResource) -> dg.SensorResult:
     """Report the oldest job that is over and of which more is known than its last report says.
 

@@ -59,6 +59,10 @@ def a_notice(number: int = 1, *ways: str) -> Notice:
     return Notice(f"alert-{number}", "agent.rl.alert.v1", {"text": f"number {number}"}, ways or ("file",), NOW)
 
 
+def raise_interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def refuse(notice: Notice) -> None:
     raise NotDelivered(f"not {notice.id}")
 
@@ -110,16 +114,14 @@ def test_pauses_grow_to_an_hour_and_it_is_never_given_up(outbox: Outbox) -> None
 
 
 def test_who_dies_after_telling_tells_again_and_loses_nothing(tmp_path: Path) -> None:
-    class DyingObjects(DiskObjects):
-        def put(self, key: str, data: bytes):  # type: ignore[no-untyped-def]
-            raise KeyboardInterrupt
-
     outbox = Outbox(DiskObjects(tmp_path / "objects"))
     outbox.add(a_notice())
     told: list[str] = []
     ways: dict[str, Way] = {"file": lambda notice: told.append(notice.id)}
-    with pytest.raises(KeyboardInterrupt):
-        Outbox(DyingObjects(tmp_path / "objects")).deliver(ways, NOW)
+    with pytest.MonkeyPatch.context() as dying:
+        dying.setattr(DiskObjects, "put", raise_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            outbox.deliver(ways, NOW)
     assert outbox.deliver(ways, NOW) == []
     assert told == ["alert-1", "alert-1"]
 
