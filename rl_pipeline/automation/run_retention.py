@@ -11,6 +11,7 @@ The open-source Dagster keeps runs for ever. What is kept beyond the days that a
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import dagster as dg
 from pydantic import Field
@@ -73,8 +74,17 @@ def delete_runs(instance: dg.DagsterInstance, runs: Iterable[dg.DagsterRun]) -> 
     for run in runs:
         instance.compute_log_manager.delete_logs(prefix=[run.run_id])
         instance.delete_run(run.run_id)
+        _remove_file_of_events(instance, run.run_id)
         count += 1
     return count
+
+
+def _remove_file_of_events(instance: dg.DagsterInstance, run_id: str) -> None:
+    """On SQLite every run has a file for its events, which Dagster empties and leaves as large as it was."""
+    file_of = getattr(instance.event_log_storage, "path_for_shard", None)
+    if file_of is not None:
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            Path(f"{file_of(run_id)}{suffix}").unlink(missing_ok=True)
 
 
 @dg.op
