@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+UNKNOWN = "not known"
+"""In place of a figure."""
+
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
@@ -20,7 +23,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of texts. A column that starts with a digit, sign or nothing known is aligned as a number by the page."""
+    """Rows of texts."""
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]

@@ -2,19 +2,20 @@
 
 import base64
 import re
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
 from rl_pipeline.observability.reports.charts import draw
-from rl_pipeline.observability.reports.document import Chart, Document, Items, Paragraph, Part, Picture, Table
+from rl_pipeline.observability.reports.document import UNKNOWN, Chart, Document, Items, Paragraph, Part, Picture, Table
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+_NUMERIC = ' class="n"'
 _NUMBER = re.compile(r"[+\-$]?\d[\d,.]*\s*(%|h|s|B|KB|MB|GB)?")
 
 
 def to_page(document: Document) -> str:
     """The whole report."""
-    style = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
     sections = "".join(
         f"<h2>{escape(section.title)}</h2>{''.join(_part(part) for part in section.parts)}"
         for section in document.sections
@@ -24,9 +25,14 @@ def to_page(document: Document) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="referrer" content="no-referrer">'
-        f"<title>{escape(document.title)}</title><style>{style}</style></head><body>"
+        f"<title>{escape(document.title)}</title><style>{style()}</style></head><body>"
         f'<h1>{escape(document.title)}</h1><p class="lead">{escape(document.lead)}</p>{sections}</body></html>\n'
     )
+
+
+def style() -> str:
+    """How pages look, in the light and in the dark."""
+    return files(__package__).joinpath("page.css").read_text(encoding="utf-8")
 
 
 def _part(part: Part) -> str:
@@ -45,11 +51,21 @@ def _part(part: Part) -> str:
 
 
 def _table(table: Table) -> str:
-    head = "".join(f"<th>{escape(header)}</th>" for header in table.headers)
-    rows = "".join(f"<tr>{''.join(_cell(cell) for cell in row)}</tr>" for row in table.rows)
-    return f'<div class="wide"><table><tr>{head}</tr>{rows}</table></div>'
+    rows = "".join(
+        _row(row, kind, table) for row, kind in ((table.headers, "th"), *((row, "td") for row in table.rows))
+    )
+    return f'<div class="wide"><table>{rows}</table></div>'
 
 
-def _cell(text: str) -> str:
-    number = ' class="n"' if _NUMBER.fullmatch(text) else ""
-    return f"<td{number}>{escape(text)}</td>"
+def _row(row: Sequence[str], kind: str, table: Table) -> str:
+    cells = (
+        f"<{kind}{_NUMERIC if _is_of_numbers(table, place) else ''}>{escape(text)}</{kind}>"
+        for place, text in enumerate(row)
+    )
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _is_of_numbers(table: Table, place: int) -> bool:
+    """Whether a column has nothing but numbers and what is not known."""
+    cells = [row[place] for row in table.rows if row[place]]
+    return any(map(_NUMBER.fullmatch, cells)) and all(_NUMBER.fullmatch(cell) or cell == UNKNOWN for cell in cells)

@@ -6,7 +6,17 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from rl_pipeline.observability.reports.activity import bins_of
-from rl_pipeline.observability.reports.document import Chart, Document, Items, Paragraph, Part, Section, Series, table
+from rl_pipeline.observability.reports.document import (
+    UNKNOWN,
+    Chart,
+    Document,
+    Items,
+    Paragraph,
+    Part,
+    Section,
+    Series,
+    table,
+)
 from rl_pipeline.observability.reports.estimates import Estimate
 from rl_pipeline.observability.reports.figures import Figures
 from rl_pipeline.observability.reports.findings import Finding
@@ -15,7 +25,6 @@ from rl_pipeline.observability.reports.storage import Storage
 
 Kind = Literal["daily", "weekly"]
 
-UNKNOWN = "not known"
 _TITLES = {"daily": "Daily training summary", "weekly": "Weekly training report"}
 _SPECIFIED = {"stream": 100, "tables": 200, "gpu_hours": 8, "cost_usd": 50}
 """What the specification plans for: gigabytes a month, GPU hours and dollars a job."""
