@@ -21,6 +21,7 @@ from rl_pipeline.format_commands import export, import_files, otlp_receiver
 from rl_pipeline.ingestion_commands import archive, dead_letters, erase, ingest
 from rl_pipeline.reward_commands import probe_rewards, rescore
 from rl_pipeline.serving_commands import gateway, watchdog
+from rl_pipeline.settings_commands import settings
 from rl_pipeline.trace_commands import show
 from rl_pipeline.training_commands import cancel, jobs, train
 
@@ -58,6 +59,7 @@ app.command()(watchdog)
 app.add_typer(deployment, name="deployment")
 app.command()(explain)
 app.command()(show)
+app.command()(settings)
 
 
 def main() -> None:
@@ -197,6 +199,16 @@ def warehouse_migrate() -> None:
     from rl_pipeline.opening import current_settings
 
     _migrate_warehouse(current_settings())
+
+
+@warehouse.command("columns")
+def warehouse_columns() -> None:
+    """Write down, for Dagster's catalogue, which columns the tables of this version have."""
+    from rl_pipeline.opening import current_settings, open_warehouse
+    from rl_pipeline.stores.table_columns import read_columns, write_columns
+
+    with closing(open_warehouse(current_settings())) as tables:
+        write_columns(read_columns(tables))
 
 
 def _prepare_stores(settings: "Settings") -> None:

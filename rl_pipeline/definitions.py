@@ -9,22 +9,30 @@ from rl_pipeline.assets.curated_datasets import curated_datasets
 from rl_pipeline.assets.deployed_models import deployed_models
 from rl_pipeline.assets.policy_checkpoints import policy_checkpoints
 from rl_pipeline.assets.redacted_trajectories import raw_and_redacted_trajectories, trajectories_are_ingested_in_time
+from rl_pipeline.assets.summaries import daily_summaries, weekly_reports
+from rl_pipeline.assets.training_job_reports import training_job_reports
 from rl_pipeline.assets.trajectory_rewards import known_tricks_do_not_pay, trajectory_rewards
 from rl_pipeline.assets.trajectory_stream import trajectory_stream
 from rl_pipeline.assets.validation_reports import validation_reports
+from rl_pipeline.automation.alerts import notices_waiting, runs_failed, something_is_wrong
 from rl_pipeline.automation.archiving import archive_at_night, archive_trajectories
 from rl_pipeline.automation.checkpoint_retention import prune_at_night, prune_checkpoints
 from rl_pipeline.automation.checkpoints_to_validate import checkpoints_to_validate, release_policy
 from rl_pipeline.automation.imports import import_trajectories
+from rl_pipeline.automation.reporting import every_monday, every_morning, report_week, summarize_day
 from rl_pipeline.automation.rewards_due import rewards_due, score_trajectories
 from rl_pipeline.automation.rollout_under_way import rollout_under_way
+from rl_pipeline.automation.run_retention import prune_runs, prune_runs_at_night
 from rl_pipeline.automation.training_due import training_due, training_schedule
 from rl_pipeline.automation.training_requested import train_policy, training_requested
+from rl_pipeline.automation.trainings_over import report_training_job, trainings_over
 from rl_pipeline.automation.trajectories_waiting import ingest_trajectories, trajectories_waiting
 from rl_pipeline.opening import traffic_directory, training_directory
+from rl_pipeline.resources.alerts import AlertsResource
 from rl_pipeline.resources.deployment import DeploymentResource
 from rl_pipeline.resources.ingest import IngestResource
 from rl_pipeline.resources.objects import ObjectsResource
+from rl_pipeline.resources.reports import ReportsResource
 from rl_pipeline.resources.rewards import RewardsResource
 from rl_pipeline.resources.stream import StreamResource
 from rl_pipeline.resources.training import TrainingResource
@@ -44,6 +52,9 @@ def build_definitions(overrides: Mapping[str, Any] | None = None) -> dg.Definiti
             policy_checkpoints,
             validation_reports,
             deployed_models,
+            training_job_reports,
+            daily_summaries,
+            weekly_reports,
         ],
         asset_checks=[trajectories_are_ingested_in_time, known_tricks_do_not_pay],
         jobs=[
@@ -54,6 +65,10 @@ def build_definitions(overrides: Mapping[str, Any] | None = None) -> dg.Definiti
             train_policy,
             prune_checkpoints,
             release_policy,
+            report_training_job,
+            summarize_day,
+            report_week,
+            prune_runs,
         ],
         sensors=[
             trajectories_waiting,
@@ -62,8 +77,19 @@ def build_definitions(overrides: Mapping[str, Any] | None = None) -> dg.Definiti
             training_requested,
             checkpoints_to_validate,
             rollout_under_way,
+            trainings_over,
+            something_is_wrong,
+            runs_failed,
+            notices_waiting,
         ],
-        schedules=[archive_at_night, training_schedule(settings.rl_schedule_cron), prune_at_night],
+        schedules=[
+            archive_at_night,
+            training_schedule(settings.rl_schedule_cron),
+            prune_at_night,
+            prune_runs_at_night(settings.run_retention_days),
+            every_morning,
+            every_monday,
+        ],
         resources={**resources_from(settings), **(overrides or {})},
         # A step in a process of its own costs seconds of start-up and gains nothing here.
         executor=dg.in_process_executor,
@@ -103,6 +129,18 @@ def resources_from(settings: Settings) -> dict[str, Any]:
         "training": _training(settings),
         "deployment": _deployment(settings),
         "model_objects": ObjectsResource(url=settings.model_storage_path, endpoint_url=settings.s3_endpoint_url),
+        "reports": ReportsResource(
+            base_period=settings.report_base_period,
+            degradation_drop=settings.rl_degradation_drop,
+            error_rate=settings.rollback_error_threshold,
+            failures_in_a_row=settings.alert_after_failures,
+        ),
+        "alerts": AlertsResource(
+            file=str(settings.alert_file or settings.rl_pipeline_home.absolute() / "alerts.jsonl"),
+            webhook_url=dg.EnvVar("ALERT_WEBHOOK_URL") if settings.alert_webhook_url else "",
+            after_failures=settings.alert_after_failures,
+            service_url=settings.agentgym_rl_url,
+        ),
     }
 
 

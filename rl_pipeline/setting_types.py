@@ -1,6 +1,7 @@
 """What a setting may be: types that refuse a wrong value and say what belongs in its place."""
 
 import re
+from datetime import date
 from typing import Annotated, get_args
 from urllib.parse import urlsplit
 
@@ -75,6 +76,16 @@ def _s3_places(text: str) -> str:
     return text
 
 
+def _days_apart(text: str) -> str:
+    try:
+        first, last = (date.fromisoformat(day.strip()) for day in text.split("/"))
+    except ValueError:
+        first, last = date.max, date.min
+    if last < first:
+        raise ValueError("must be two days such as 2026-01-01/2026-01-28")
+    return text
+
+
 HttpUrl = Annotated[str, _addresses("http", "https")]
 NatsUrl = Annotated[str, _addresses("nats", "tls", "ws", "wss")]
 StorageLocation = Annotated[str, AfterValidator(_storage_location)]
@@ -82,5 +93,6 @@ Cron = Annotated[str, AfterValidator(_five_cron_fields)]
 DomainShares = Annotated[str, AfterValidator(_shares_of_domains)]
 StepSamples = Annotated[str, AfterValidator(_three_counts)]
 S3Places = Annotated[str, AfterValidator(_s3_places)]
+BasePeriod = Annotated[str, AfterValidator(_days_apart)]
 Weight = Annotated[float, Field(ge=0, le=1)]
 Port = Annotated[int, Field(ge=1, le=65535)]

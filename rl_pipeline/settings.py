@@ -5,6 +5,7 @@ deployed system; `rl-pipeline up`, the demo and the tests lay the embedded profi
 """
 
 import os
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -17,6 +18,7 @@ from rl_pipeline.contracts.training_request import Algorithm
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.setting_types import (
     SHARES_EXAMPLE,
+    BasePeriod,
     Cron,
     DomainShares,
     HttpUrl,
@@ -245,6 +247,25 @@ class Settings(BaseSettings):
         "about each model, or accept it and note it in the report.",
     )
 
+    # Reports and alerts
+    report_base_period: BasePeriod | None = Field(
+        None,
+        description="<first day>/<last day>, with which reports compare what agents do; else the first 7 days with "
+        "trajectories.",
+    )
+    alert_file: Path | None = Field(
+        None, description="Every alert is a line of JSON at the end of this file; else alerts.jsonl under the home."
+    )
+    alert_webhook_url: SecretStr | None = Field(
+        None, description="http(s):// address to which every alert is posted as JSON; tried until it is taken."
+    )
+    alert_after_failures: int = Field(3, ge=1, description="So many failures in a row of the same thing are an alert.")
+    run_retention_days: int = Field(
+        30,
+        ge=1,
+        description="Dagster's runs and their events are kept so long; those behind a deployed model for ever.",
+    )
+
     # The embedded stack
     dagster_home: Path | None = Field(None, description="A Dagster instance of your own; else one under the home.")
     rl_pipeline_home: Path = Field(Path(".rl_pipeline"), description="The directory of the embedded stack's data.")
@@ -277,6 +298,9 @@ class Settings(BaseSettings):
             raise ValueError(
                 "TensorZero reads its configuration when it starts: set TRAFFIC_COMMAND to what restarts it"
             )
+        webhook = self.alert_webhook_url.get_secret_value() if self.alert_webhook_url else ""
+        if webhook and not re.match(r"https?://[^/]", webhook):
+            raise ValueError("ALERT_WEBHOOK_URL must be an address such as https://host/path")
         ports = [f"rl_pipeline_{component}_port" for component in ("nats", "clickhouse", "ui", "mlflow", "gateway")]
         chosen = [port for name in ports if (port := getattr(self, name))]
         if len(set(chosen)) < len(chosen):

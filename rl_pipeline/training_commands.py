@@ -129,8 +129,8 @@ def jobs(
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest first.")] = 20,
 ) -> None:
     """The training jobs and where each stands, or all that is known of one."""
+    from rl_pipeline.observability.reports.training_job import complete_report
     from rl_pipeline.opening import current_settings, open_warehouse
-    from rl_pipeline.training.jobs.reports import job_report
     from rl_pipeline.training.jobs.rows import attempts_of, newest_jobs
 
     with closing(open_warehouse(current_settings())) as tables:
@@ -143,7 +143,7 @@ def jobs(
                     f"{found.explanation}{shadow}".rstrip()
                 )
             return
-        report, attempts = job_report(tables, job), attempts_of(tables, [job])[job]
+        report, attempts = complete_report(tables, job), attempts_of(tables, [job])[job]
     typer.echo(report.text())
     for attempt in attempts:
         ended = f"{attempt.outcome or 'open'} {attempt.failure_code or ''}".strip()

@@ -5,6 +5,7 @@ from typing import Any
 
 import dagster as dg
 
+from rl_pipeline.assets.catalogue import OWNERS, table_columns
 from rl_pipeline.assets.pictures import ranking, table
 from rl_pipeline.assets.runs import begun_attempt, is_canceling
 from rl_pipeline.assets.trajectory_rewards import trajectory_rewards
@@ -61,6 +62,8 @@ _ADVICE = {
     ),
     group_name="curation",
     kinds={"clickhouse", "polars", "parquet"},
+    owners=OWNERS,
+    metadata=table_columns("datasets"),
     partitions_def=training_jobs,
     check_specs=[
         dg.AssetCheckSpec(

@@ -6,6 +6,7 @@ from typing import Any
 
 import dagster as dg
 
+from rl_pipeline.assets.catalogue import OWNERS, table_columns
 from rl_pipeline.assets.pictures import table
 from rl_pipeline.assets.validation_reports import validation_reports
 from rl_pipeline.deployment.admission import NotAdmitted, admit
@@ -31,6 +32,8 @@ from rl_pipeline.validation.verdict import Improvement
     ),
     group_name="release",
     kinds={"nats", "clickhouse"},
+    owners=OWNERS,
+    metadata=table_columns("model_releases"),
     partitions_def=training_jobs,
     output_required=False,
 )

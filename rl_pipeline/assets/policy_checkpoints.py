@@ -6,6 +6,7 @@ from typing import Any
 
 import dagster as dg
 
+from rl_pipeline.assets.catalogue import OWNERS, table_columns
 from rl_pipeline.assets.curated_datasets import curated_datasets
 from rl_pipeline.assets.pictures import table
 from rl_pipeline.assets.runs import begun_attempt, is_canceling
@@ -29,6 +30,8 @@ _LARGEST_PICTURE = 75_000
     ),
     group_name="training",
     kinds={"deepspeed", "pytorch", "mlflow"},
+    owners=OWNERS,
+    metadata=table_columns("model_checkpoints"),
     partitions_def=training_jobs,
     pool="training",
     check_specs=[

@@ -5,12 +5,13 @@ enriched. A pass is one run of one UTC day, whether the sensor, a person or a ba
 """
 
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import dagster as dg
 from pydantic import Field
 
+from rl_pipeline.assets.catalogue import OWNERS, table_columns
 from rl_pipeline.assets.pictures import ranking, sparkline, table
 from rl_pipeline.assets.trajectory_stream import trajectory_stream
 from rl_pipeline.ingestion.draining import drain
@@ -48,6 +49,9 @@ from rl_pipeline.stores.warehouse import Warehouse
 _MOST_REJECTED = 0.10
 _SHOWN = 20
 
+# Agents work every day: one without a trajectory is one on which nothing was collected.
+COLLECTED_DAILY = dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=24), warn_window=timedelta(hours=12))
+
 raw_trajectories = dg.AssetSpec(
     "raw_trajectories",
     deps=[trajectory_stream],
@@ -57,6 +61,9 @@ raw_trajectories = dg.AssetSpec(
     ),
     group_name="ingestion",
     kinds={"clickhouse"},
+    owners=OWNERS,
+    metadata=table_columns("trajectory_ledger"),
+    freshness_policy=COLLECTED_DAILY,
 )
 redacted_trajectories = dg.AssetSpec(
     "redacted_trajectories",
@@ -67,6 +74,9 @@ redacted_trajectories = dg.AssetSpec(
     ),
     group_name="ingestion",
     kinds={"clickhouse", "polars"},
+    owners=OWNERS,
+    metadata=table_columns("trajectories"),
+    freshness_policy=COLLECTED_DAILY,
 )
 _CHECKS = {
     "every_sequence_is_accounted_for": (raw_trajectories, False, "The ledger has each sequence, and none was lost."),

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from rl_pipeline.assets.catalogue import OWNERS, table_columns
 from rl_pipeline.assets.pictures import sparkline, table
-from rl_pipeline.assets.redacted_trajectories import redacted_trajectories
+from rl_pipeline.assets.redacted_trajectories import COLLECTED_DAILY, redacted_trajectories
 from rl_pipeline.ingestion.feedback import FeedbackReport, drain_feedback
 from rl_pipeline.ingestion.ledger import ledger_watermark
 from rl_pipeline.partitions import stream_days
@@ -50,6 +51,9 @@ _CHECKS = {
     ),
     group_name="rewards",
     kinds={"clickhouse", "polars"},
+    owners=OWNERS,
+    metadata=table_columns("rewards"),
+    freshness_policy=COLLECTED_DAILY,
     partitions_def=stream_days,
     backfill_policy=dg.BackfillPolicy.multi_run(1),
     pool="rewards",

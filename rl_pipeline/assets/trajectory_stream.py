@@ -2,6 +2,8 @@
 
 import dagster as dg
 
+from rl_pipeline.assets.catalogue import OWNERS, message_columns
+
 trajectory_stream = dg.AssetSpec(
     key="trajectory_stream",
     description=(
@@ -11,4 +13,6 @@ trajectory_stream = dg.AssetSpec(
     ),
     group_name="ingestion",
     kinds={"nats"},
+    owners=OWNERS,
+    metadata=message_columns("trajectory.v1.schema.json"),
 )

@@ -9,6 +9,7 @@ from zlib import crc32
 
 import dagster as dg
 
+from rl_pipeline.assets.catalogue import OWNERS, table_columns
 from rl_pipeline.assets.pictures import table
 from rl_pipeline.assets.policy_checkpoints import policy_checkpoints
 from rl_pipeline.deployment import record
@@ -56,6 +57,8 @@ _CHECKS = {
     ),
     group_name="release",
     kinds={"python", "clickhouse"},
+    owners=OWNERS,
+    metadata=table_columns("validation_reports"),
     partitions_def=training_jobs,
     pool="validation",
     check_specs=[

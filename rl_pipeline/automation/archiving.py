@@ -31,6 +31,7 @@ def archive_trajectories() -> None:
 
 archive_at_night = dg.ScheduleDefinition(
     name="archive_at_night",
+    description="Copies the days that changed to the archive, and prunes it.",
     job=archive_trajectories,
     cron_schedule="30 3 * * *",
     execution_timezone="UTC",

@@ -37,6 +37,7 @@ def prune_checkpoints() -> None:
 
 prune_at_night = dg.ScheduleDefinition(
     name="prune_checkpoints_at_night",
+    description="Removes checkpoints that have had their time, never the best or a deployed one.",
     job=prune_checkpoints,
     cron_schedule="0 4 * * *",
     execution_timezone="UTC",

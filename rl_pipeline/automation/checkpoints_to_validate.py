@@ -30,7 +30,12 @@ release_policy = dg.define_asset_job(
 )
 
 
-@dg.sensor(job=release_policy, minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(
+    description="Validates every checkpoint that a training has left, and releases those that pass.",
+    job=release_policy,
+    minimum_interval_seconds=5,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+)
 def checkpoints_to_validate(
     context: dg.SensorEvaluationContext, stream: StreamResource, warehouse: WarehouseResource
 ) -> dg.SensorResult:

@@ -30,7 +30,12 @@ score_trajectories = dg.define_asset_job(
 )
 
 
-@dg.sensor(job=score_trajectories, minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(
+    description="Waits for trajectories without a reward and for feedback that was not heard, and scores their day.",
+    job=score_trajectories,
+    minimum_interval_seconds=5,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+)
 def rewards_due(
     context: dg.SensorEvaluationContext, stream: StreamResource, warehouse: WarehouseResource, rewards: RewardsResource
 ) -> dg.SensorResult:

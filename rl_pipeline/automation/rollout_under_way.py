@@ -36,7 +36,11 @@ _ANSWER_SECONDS = 15
 """So long the warehouse may be silent. Dagster gives a look a minute, and a bad model is to be out within one."""
 
 
-@dg.sensor(minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(
+    description="Moves the rollout on: one look of the controller at a time, with its post-mortems and A/B reports.",
+    minimum_interval_seconds=5,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+)
 def rollout_under_way(  # noqa: PLR0917 - Dagster passes them by name
     context: dg.SensorEvaluationContext,
     stream: StreamResource,

@@ -18,7 +18,12 @@ from rl_pipeline.training.asking import ask_if_due
 from rl_pipeline.training.triggers import Wait
 
 
-@dg.sensor(job=train_policy, minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(
+    description="Asks for a training once enough is new, or the model in service has become worse.",
+    job=train_policy,
+    minimum_interval_seconds=5,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+)
 def training_due(stream: StreamResource, warehouse: WarehouseResource, training: TrainingResource) -> dg.SkipReason:
     """Ask for a training once enough trajectories were rewarded since the last, or the model in service earns less."""
     return _ask(stream, warehouse, training, scheduled_for=None)
@@ -29,6 +34,7 @@ def training_schedule(cron: str) -> dg.ScheduleDefinition:
 
     @dg.schedule(
         name="train_at_night",
+        description="Asks for a training every night, unless too little is new.",
         job=train_policy,
         cron_schedule=cron,
         execution_timezone="UTC",

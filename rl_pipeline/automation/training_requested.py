@@ -46,6 +46,7 @@ train_policy = dg.define_asset_job(
 
 
 @dg.sensor(
+    description="Accepts requests and cancellations, and lets the job whose turn it is have its run.",
     jobs=[train_policy, import_trajectories],
     minimum_interval_seconds=5,
     default_status=dg.DefaultSensorStatus.RUNNING,

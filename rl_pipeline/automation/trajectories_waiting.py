@@ -33,7 +33,12 @@ ingest_trajectories = dg.define_asset_job(
 )
 
 
-@dg.sensor(job=ingest_trajectories, minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(
+    description="Observes the stream, and ingests once enough trajectories wait, or one has waited long enough.",
+    job=ingest_trajectories,
+    minimum_interval_seconds=5,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+)
 def trajectories_waiting(
     context: dg.SensorEvaluationContext, stream: StreamResource, warehouse: WarehouseResource, ingest: IngestResource
 ) -> dg.SensorResult:

@@ -3,6 +3,7 @@
 Needs nothing beyond pydantic, so that it can run inside an agent.
 """
 
+from rl_pipeline.contracts.alert import Alert, AlertKind
 from rl_pipeline.contracts.claim_check import ClaimCheck, TrajectoryReference
 from rl_pipeline.contracts.envelope import Envelope
 from rl_pipeline.contracts.errors import ContractError, UnknownSubject
@@ -18,6 +19,7 @@ from rl_pipeline.contracts.registry import (
     serialize,
     subject_of,
 )
+from rl_pipeline.contracts.report import Report, ReportedIssue, ReportKind, Severity
 from rl_pipeline.contracts.reward import Normalization, Reward, RewardComponent, RewardMetadata
 from rl_pipeline.contracts.schemas import schema_drift, write_schemas
 from rl_pipeline.contracts.serving_outcome import ServingOutcome
@@ -47,6 +49,8 @@ __all__ = [
     "EXTENSION_TOPICS",
     "TOPICS",
     "Action",
+    "Alert",
+    "AlertKind",
     "Algorithm",
     "ClaimCheck",
     "ContractError",
@@ -64,11 +68,15 @@ __all__ = [
     "Observation",
     "ParseLimits",
     "Priority",
+    "Report",
+    "ReportKind",
+    "ReportedIssue",
     "Result",
     "Reward",
     "RewardComponent",
     "RewardMetadata",
     "ServingOutcome",
+    "Severity",
     "SubordinateProfile",
     "TaskContext",
     "TaskStatus",

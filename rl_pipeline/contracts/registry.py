@@ -12,12 +12,14 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError
 
+from rl_pipeline.contracts.alert import Alert
 from rl_pipeline.contracts.claim_check import TrajectoryReference
 from rl_pipeline.contracts.envelope import Envelope
 from rl_pipeline.contracts.errors import ContractError, PathPart, UnknownSubject, json_path, json_type
 from rl_pipeline.contracts.feedback import Feedback
 from rl_pipeline.contracts.fields import ClosedObject, contract_field_names
 from rl_pipeline.contracts.model_deployed import ModelDeployed
+from rl_pipeline.contracts.report import Report
 from rl_pipeline.contracts.reward import Reward
 from rl_pipeline.contracts.serving_outcome import ServingOutcome
 from rl_pipeline.contracts.strict_json import DEFAULT_LIMITS, ParseLimits, find_offence, parse_strict_json
@@ -36,6 +38,8 @@ Message = (
     | Feedback
     | TrainingCancel
     | ServingOutcome
+    | Report
+    | Alert
 )
 
 _Model = TypeVar("_Model", bound=ClosedObject)
@@ -96,6 +100,8 @@ EXTENSION_TOPICS = _by_subject(
     Topic(
         "agent.rl.serving.outcome.v1", "serving.outcome.v1.schema.json", "What came of served sessions", ServingOutcome
     ),
+    Topic("agent.rl.report.v1", "report.v1.schema.json", "Reports for superiors", Report),
+    Topic("agent.rl.alert.v1", "alert.v1.schema.json", "What somebody has to know now", Alert),
 )
 ALL_TOPICS: Mapping[str, Topic] = MappingProxyType({**TOPICS, **EXTENSION_TOPICS})
 

@@ -11,27 +11,12 @@ from typing import Any
 from rl_pipeline.demo.outcome import Outcome
 from rl_pipeline.demo.population import Measured
 from rl_pipeline.demo.scene import Scene
+from rl_pipeline.observability.reports.charts import COLOURS
+from rl_pipeline.observability.reports.page import style
 
-_COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#b07aa1", "#9c755f")
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 240, 48, 36
 _MARGIN = 55
 """Beside the first and the last point, for their names."""
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1b1f24; --faint: #6b7280; --line: #d0d7de; --ground: #ffffff; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6edf3; --faint: #9198a1; --line: #3d444d; --ground: #0d1117; }
-}
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--ground); max-width: 760px;
-       margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
-p.lead { font-size: 1.05rem; } .faint { color: var(--faint); }
-table { border-collapse: collapse; width: 100%; font-size: .92rem; }
-td, th { text-align: left; padding: .3rem .6rem .3rem 0; border-bottom: 1px solid var(--line); }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
-svg { width: 100%; height: auto; } svg text { fill: var(--ink); font-size: 11px; }
-svg .grid { stroke: var(--line); stroke-width: 1; } pre { white-space: pre-wrap; font-size: .85rem; }
-.key { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin: 0 .3em 0 1em; }
-"""
 _COMPONENTS = """
     SELECT model_version, term, avg(score) AS mean_score
     FROM trajectory_rewards ARRAY JOIN terms AS term, scores AS score
@@ -66,7 +51,7 @@ def write_report(scene: Scene, outcome: Outcome, file: Path) -> None:
         _sabotage(outcome),
     ]
     page = (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>rl-pipeline demo</title><style>{_STYLE}</style>'
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>rl-pipeline demo</title><style>{style()}</style>'
         f'<meta name="viewport" content="width=device-width"><body>{"".join(sections)}</body></html>'
     )
     file.write_text(page, encoding="utf-8")
@@ -92,11 +77,11 @@ def _learning_curve(measures: Sequence[Measured]) -> str:
     step = (_WIDTH - _LEFT - 2 * _MARGIN) / max(len(measures) - 1, 1)
     places = [(_LEFT + _MARGIN + place * step, measured) for place, measured in enumerate(measures)]
     line = " ".join(f"{x:.1f},{_y(measured.rate):.1f}" for x, measured in places)
-    drawn = [f'<polyline points="{line}" fill="none" stroke="{_COLOURS[0]}" stroke-width="2"/>']
+    drawn = [f'<polyline points="{line}" fill="none" stroke="{COLOURS[0]}" stroke-width="2"/>']
     for x, measured in places:
         low, high = _y(measured.rate - 1.96 * measured.error), _y(measured.rate + 1.96 * measured.error)
-        drawn.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{low:.1f}" y2="{high:.1f}" stroke="{_COLOURS[0]}"/>')
-        drawn.append(f'<circle cx="{x:.1f}" cy="{_y(measured.rate):.1f}" r="4" fill="{_COLOURS[0]}"/>')
+        drawn.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{low:.1f}" y2="{high:.1f}" stroke="{COLOURS[0]}"/>')
+        drawn.append(f'<circle cx="{x:.1f}" cy="{_y(measured.rate):.1f}" r="4" fill="{COLOURS[0]}"/>')
         drawn.append(f'<text x="{x:.1f}" y="{high - 6:.1f}" text-anchor="middle">{measured.rate:.0%}</text>')
         drawn.append(f'<text x="{x:.1f}" y="{_HEIGHT - 12}" text-anchor="middle">{escape(measured.model)}</text>')
     return _chart(drawn) + '<p class="faint">Success on held-out tasks, with intervals of 95 %.</p>'
@@ -221,7 +206,7 @@ def _chart(drawn: Sequence[str]) -> str:
 
 
 def _colour(number: int) -> str:
-    return _COLOURS[number % len(_COLOURS)]
+    return COLOURS[number % len(COLOURS)]
 
 
 def _key(number: int, name: str) -> str:

@@ -198,6 +198,13 @@ SERVING = StreamSpec(
         ConsumerSpec("serving_outcomes", "agent.rl.serving.outcome.v1", "The evidence on which rollouts advance."),
     ),
 )
+REPORTS = StreamSpec(
+    "RL_REPORTS",
+    "Reports and alerts, for superiors.",
+    ("agent.rl.report.v1", "agent.rl.alert.v1"),
+    timedelta(days=90),
+    max_bytes=1 * _GB,
+)
 DEAD_LETTERS = StreamSpec(
     "RL_DLQ",
     "Refused messages: sequence, reason and a redacted excerpt.",
@@ -215,7 +222,7 @@ ADVISORIES = StreamSpec(
     max_messages=100_000,
 )
 
-STREAMS = (TRAJECTORIES, REWARDS, TRAINING, MODELS, FEEDBACK, SERVING, DEAD_LETTERS, ADVISORIES)
+STREAMS = (TRAJECTORIES, REWARDS, TRAINING, MODELS, FEEDBACK, SERVING, REPORTS, DEAD_LETTERS, ADVISORIES)
 
 LEASES = BucketSpec("RL_LEASES", "Who does what only one may do at a time.", max_bytes=10**6)
 DEPLOYMENT = BucketSpec("RL_DEPLOYMENT", "Which models shall be served.", max_bytes=10**8, history=64)

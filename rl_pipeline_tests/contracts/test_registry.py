@@ -49,6 +49,8 @@ def test_exactly_the_five_subjects_of_the_specification_are_topics() -> None:
         "agent.rl.feedback.v1",
         "agent.rl.training.cancel.v1",
         "agent.rl.serving.outcome.v1",
+        "agent.rl.report.v1",
+        "agent.rl.alert.v1",
     ]
 
 

@@ -51,7 +51,7 @@ def test_the_checked_in_files_say_what_the_models_say() -> None:
 
 def test_drift_is_found_in_files_that_are_edited_missing_or_left_over(tmp_path: Path) -> None:
     written = write_schemas(tmp_path)
-    assert len(written) == 9
+    assert len(written) == 11
     assert schema_drift(tmp_path) == []
     schemas = tmp_path / "schemas" / "agent-rl"
 
@@ -88,6 +88,8 @@ def test_the_topics_file_registers_five_topics_and_the_extension_apart() -> None
         "agent.rl.feedback.v1",
         "agent.rl.training.cancel.v1",
         "agent.rl.serving.outcome.v1",
+        "agent.rl.report.v1",
+        "agent.rl.alert.v1",
     ]
     for entry in (*topics["topics"].values(), *topics["extensions"].values()):
         assert (CONTRACTS_DIRECTORY / entry["schema"]).is_file()

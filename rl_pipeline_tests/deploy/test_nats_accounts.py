@@ -32,6 +32,7 @@ MESSAGES = [
     *("agent.rl.training.status.request", "agent.rl.model.deployed.v1", "agent.rl.model.other.v1"),
     *("agent.rl.serving.outcome.v1", "agent.rl.dlq.trajectory", "agent.other", "other.subject"),
     *("agent.rl.dlq.RL_TRAINING.1.0", "$KV.RL_LEASES.training", "$KV.RL_LEASES.training-requests"),
+    *("agent.rl.report.v1", "agent.rl.alert.v1"),
     *("agent.rl.dlq.RL_SERVING.1.0", "$KV.RL_LEASES.releases", "$KV.RL_DEPLOYMENT.state"),
     *(f"$KV.RL_LEASES.{import_lease('job')}", "agent.rl.dlq.IMPORTS.1.0"),
     *("_INBOX.x", "$KV.bucket.key", "$SYS.REQ.SERVER.PING", "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.x.y"),
@@ -87,6 +88,7 @@ MAY_PUBLISH: dict[str, list[str]] = {
     "trainer": [
         *("agent.rl.reward.v1", "agent.rl.training.request.v1"),
         *("agent.rl.training.status.v1", "agent.rl.training.cancel.v1", "agent.rl.dlq.RL_TRAINING.>"),
+        *("agent.rl.report.v1", "agent.rl.alert.v1"),
         *consuming("RL_TRAINING", "training_requests"),
         *consuming("RL_TRAINING", "training_cancellations"),
         *("$JS.API.STREAM.INFO.RL_TRAJECTORIES", "$JS.API.STREAM.MSG.GET.KV_RL_LEASES"),
@@ -120,7 +122,10 @@ MAY_SUBSCRIBE: dict[str, set[tuple[str, str]]] = {
     "ingest": set(),
     "trainer": {
         *(("agent.rl.trajectory.v1", group) for group in ("rl-trainers", "rl-workers")),
-        *((f"agent.rl.{subject}.v1", "rl-trainers") for subject in ("training.status", "model.deployed")),
+        *(
+            (f"agent.rl.{subject}.v1", "rl-trainers")
+            for subject in ("training.status", "model.deployed", "report", "alert")
+        ),
     },
     "gateway": NEW_MODELS,
     "gateway_admin": NEW_MODELS,

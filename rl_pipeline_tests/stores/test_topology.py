@@ -48,6 +48,7 @@ SPECIFIED = [
     ("RL_MODELS", ["agent.rl.model.>"], 90, -1),
     ("RL_FEEDBACK", ["agent.rl.feedback.v1"], 30, 1_000_000),
     ("RL_SERVING", ["agent.rl.serving.outcome.v1"], 7, -1),
+    ("RL_REPORTS", ["agent.rl.report.v1", "agent.rl.alert.v1"], 90, -1),
     ("RL_DLQ", ["agent.rl.dlq.>"], 30, 1_000_000),
     ("RL_ADVISORIES", ["$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.*.*"], 30, 100_000),
 ]
