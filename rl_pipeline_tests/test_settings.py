@@ -57,6 +57,8 @@ def test_a_child_process_reads_the_same_settings(monkeypatch: pytest.MonkeyPatch
         clickhouse_url="http://127.0.0.1:8123",
         mlflow_url="http://127.0.0.1:5000",
         gateway_url="http://127.0.0.1:3030",
+        ui_url="http://127.0.0.1:3000",
+        service_url="http://127.0.0.1:8100",
     )
     settings = load_settings().with_defaults(profile)
     for variable, value in child_environment(settings, DAGSTER_HOME=str(tmp_path)).items():
@@ -162,6 +164,8 @@ def test_the_embedded_profile_replaces_defaults_and_yields_to_the_environment(
         clickhouse_url="http://127.0.0.1:8123",
         mlflow_url="http://127.0.0.1:5000",
         gateway_url="http://127.0.0.1:3030",
+        ui_url="http://127.0.0.1:3000",
+        service_url="http://127.0.0.1:8100",
     )
     settings = load_settings().with_defaults(profile)
     assert settings.nats_url == "nats://127.0.0.1:4222"
