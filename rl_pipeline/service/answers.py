@@ -66,8 +66,8 @@ class JobAnswer(Answer):
     job_id: str
     status: JobStatus = Field(description="In the words of agent.rl.training.status.v1.")
     state: str = Field(
-        description="Where exactly it stands: asked (its request is in the stream), kept (NATS is away, and its request "
-        "is in the warehouse), refused, or the state of the accepted job."
+        description="Where exactly it stands: asked (its request is in the stream), kept (NATS is away, and its "
+        "request is in the warehouse), refused, or the state of the accepted job."
     )
     explanation: str = Field(description="Why, for people.")
     as_of: datetime = Field(description="When the stores said so.")

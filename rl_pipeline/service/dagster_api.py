@@ -10,6 +10,7 @@ import aiohttp
 from rl_pipeline.errors import PipelineError
 
 SENSOR = "training_requested"
+_JSON = {"Content-Type": "application/json"}
 _TIMEOUT = aiohttp.ClientTimeout(total=5)
 _HEALTH = """{
   instance { daemonHealth { allDaemonStatuses { daemonType required healthy } } }
@@ -44,9 +45,12 @@ class DagsterApi:
     async def health(self) -> DagsterHealth:
         """How it is. Raises `DagsterUnavailable`."""
         data = await self._ask(_HEALTH, {})
-        daemons = data["instance"]["daemonHealth"]["allDaemonStatuses"]
-        sensors = [sensor for node in data["repositoriesOrError"].get("nodes") or () for sensor in node["sensors"]]
-        states = [sensor["sensorState"]["status"] for sensor in sensors if sensor["name"] == SENSOR]
+        try:
+            daemons = data["instance"]["daemonHealth"]["allDaemonStatuses"]
+            sensors = [sensor for node in data["repositoriesOrError"].get("nodes") or () for sensor in node["sensors"]]
+            states = [sensor["sensorState"]["status"] for sensor in sensors if sensor["name"] == SENSOR]
+        except (KeyError, TypeError) as unexpected:
+            raise self._not_dagster() from unexpected
         down = [each["daemonType"] for each in daemons if each["required"] and not each["healthy"]]
         return DagsterHealth(down, any(state == "RUNNING" for state in states) if states else None)
 
@@ -66,9 +70,9 @@ class DagsterApi:
                 f"Dagster does not answer at {self._url} ({type(away).__name__}): start it, or set DAGSTER_URL"
             ) from away
         if not isinstance(content, dict) or not content.get("data"):
-            raise DagsterUnavailable(f"what answers at {self._url} is not Dagster of this version: set DAGSTER_URL")
+            raise self._not_dagster()
         data: dict[str, Any] = content["data"]
         return data
 
-
-_JSON = {"Content-Type": "application/json"}
+    def _not_dagster(self) -> DagsterUnavailable:
+        return DagsterUnavailable(f"what answers at {self._url} is not Dagster of this version: set DAGSTER_URL")

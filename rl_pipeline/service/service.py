@@ -125,9 +125,10 @@ async def opened(configuration: ServiceConfiguration) -> AsyncIterator[Service]:
         def answer(data: bytes) -> Future[bytes]:
             return asyncio.run_coroutine_threadsafe(answer_query(training, data), loop)
 
-        follower = Follower(
-            connections.stream, news, lambda stream: stream.serve(STATUS_QUERY, QUEUE_GROUP, answer) and None
-        )
+        def answer_queries(stream: ServiceStream) -> None:
+            stream.serve(STATUS_QUERY, QUEUE_GROUP, answer)
+
+        follower = Follower(connections.stream, news, answer_queries)
         follower.start()
         watching = loop.create_task(_watch_keys(configuration.keyring))
         try:

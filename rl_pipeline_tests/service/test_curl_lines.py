@@ -1,9 +1,7 @@
-"""The specification's lines for `:8100`, letter by letter but for the quotes (C-31), against a running service over NATS
-and the warehouse."""
+"""The specification's lines for `:8100`, letter by letter but for the quotes (C-31), against a running service."""
 
 import asyncio
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import nats
@@ -34,9 +32,8 @@ QUERY = "agent.rl.training.status.request"
 
 
 @pytest.fixture(autouse=True)
-def nothing_before(tables: ClickHouseWarehouse) -> Iterator[None]:
+def nothing_before(tables: ClickHouseWarehouse) -> None:
     emptied(tables)
-    yield
 
 
 def test_the_health_tells_of_each_component_and_what_to_do(shell: Shell) -> None:
