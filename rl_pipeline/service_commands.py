@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from rl_pipeline.service.service import ServiceConfiguration
     from rl_pipeline.settings import Settings
 
-# Whoever waits for an answer is told soon that a store is away.
-_PATIENCE_SECONDS = 2.0
+# Whoever waits for an answer is told soon that a store is away; a busy server is not.
+_PATIENCE_SECONDS = 5.0
 _ANSWER_SECONDS = 20
 
 

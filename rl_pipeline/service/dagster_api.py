@@ -49,9 +49,9 @@ class DagsterApi:
             daemons = data["instance"]["daemonHealth"]["allDaemonStatuses"]
             sensors = [sensor for node in data["repositoriesOrError"].get("nodes") or () for sensor in node["sensors"]]
             states = [sensor["sensorState"]["status"] for sensor in sensors if sensor["name"] == SENSOR]
+            down = [each["daemonType"] for each in daemons if each["required"] and not each["healthy"]]
         except (KeyError, TypeError) as unexpected:
             raise self._not_dagster() from unexpected
-        down = [each["daemonType"] for each in daemons if each["required"] and not each["healthy"]]
         return DagsterHealth(down, any(state == "RUNNING" for state in states) if states else None)
 
     async def terminate(self, run_id: str) -> bool:
