@@ -191,6 +191,8 @@ def test_what_was_set_in_code_survives_a_profile_and_the_environment(
         clickhouse_url="http://127.0.0.1:1",
         mlflow_url="http://127.0.0.1:1",
         gateway_url="http://127.0.0.1:1",
+        ui_url="http://127.0.0.1:1",
+        service_url="http://127.0.0.1:1",
     )
     settings = apart.with_defaults(profile)
     assert (settings.dagster_home, settings.rl_pipeline_home) == (None, tmp_path)

@@ -12,7 +12,7 @@ from rl_pipeline.stores.warehouse import Warehouse
 
 _ALL = 2**31
 # A model has traffic from one of these on.
-_IN_TRAFFIC = "event IN ('created', 'deployed', 'ramped', 'promoted')"
+_IN_TRAFFIC = "event IN ('created', 'deployed', 'approved', 'ramped', 'promoted')"
 _EVENTS = f"""
     SELECT model_id, minIf(at, {_IN_TRAFFIC}) AS first_at, countIf({_IN_TRAFFIC}) AS times,
         argMax(event, generation) AS last_event, max(at) AS last_at
@@ -47,12 +47,12 @@ def catalogue(warehouse: Warehouse, *, deployed_since: datetime | None, limit: i
     row = newest_row(WarehouseAudit(warehouse))
     state = row.state if row else None
     events = {each["model_id"]: each for each in warehouse.query(_EVENTS).iter_rows(named=True)}
-    released = Releases(warehouse).newest(limit if deployed_since is None else _ALL)
-    names = {release.model.model_id for release in released}
+    releases = Releases(warehouse)
+    released = releases.newest(limit if deployed_since is None else _ALL)
     first = [
         _catalogued(model, None, events.get(model.model_id), state)
         for model in (state.models.values() if state else ())
-        if model.model_id not in names and model.training_job_id is None
+        if releases.of_model(model.model_id) is None
     ]
     known = [_catalogued(each.model, each, events.get(each.model.model_id), state) for each in released]
     every = [*known, *first]

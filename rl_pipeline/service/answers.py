@@ -299,7 +299,8 @@ def attempt_answer(attempt: Attempt) -> AttemptAnswer:
 def job_answer(standing: Standing, told: TrainingStatus | None, now: datetime) -> JobAnswer:
     """A job by its tables, with what its training told last."""
     job, result = standing.job, standing.result()
-    is_news = told is not None and not job.is_final
+    # Of a job that failed before its first attempt, only the message tells why.
+    source = result or told
     return JobAnswer(
         job_id=job.job_id,
         status=standing.status,
@@ -314,8 +315,8 @@ def job_answer(standing: Standing, told: TrainingStatus | None, now: datetime) -
         metrics=told.metrics if told else None,
         evaluation_results=result.evaluation_results if result else None,
         artifacts=result.artifacts if result else None,
-        resource_usage=result.resource_usage if result else told.resource_usage if told and is_news else None,
-        error=result.error if result and job.state != "completed" else None,
+        resource_usage=source.resource_usage if source else None,
+        error=source.error if source and job.state != "completed" else None,
         **_asked(job.request),
     )
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -36,6 +36,7 @@ from rl_pipeline.stores.objects import Objects
 from rl_pipeline.stores.warehouse import Warehouse
 
 _SECONDS_BETWEEN_LOOKS_AT_KEYS = 2.0
+_THREADS = 32
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,8 @@ class Service:
 async def opened(configuration: ServiceConfiguration) -> AsyncIterator[Service]:
     """The service for the length of the block; it starts whatever is away."""
     loop = asyncio.get_running_loop()
+    # One for each core and four more, as Python has it, would be held by a few callers of a store that hangs.
+    loop.set_default_executor(ThreadPoolExecutor(_THREADS, "service"))
     connections = Connections(configuration.open_stream, configuration.open_warehouse)
     news = TrainingNews()
     # Nothing of the environment: a proxy for the internet is none for the servers beside us.
