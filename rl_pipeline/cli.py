@@ -20,6 +20,7 @@ from rl_pipeline.errors import PipelineError
 from rl_pipeline.format_commands import export, import_files, otlp_receiver
 from rl_pipeline.ingestion_commands import archive, dead_letters, erase, ingest
 from rl_pipeline.reward_commands import probe_rewards, rescore
+from rl_pipeline.service_commands import service, service_key
 from rl_pipeline.serving_commands import gateway, watchdog
 from rl_pipeline.settings_commands import settings
 from rl_pipeline.trace_commands import show
@@ -56,6 +57,8 @@ app.command()(cancel)
 app.command()(jobs)
 app.command()(gateway)
 app.command()(watchdog)
+app.command()(service)
+app.command("service-key")(service_key)
 app.add_typer(deployment, name="deployment")
 app.command()(explain)
 app.command()(show)

@@ -50,8 +50,11 @@ def open_stream(settings: Settings, *, patience_seconds: float = 30.0) -> JetStr
     )
 
 
-def open_warehouse(settings: Settings) -> "ClickHouseWarehouse":
-    """Connect to ClickHouse; the caller closes it. Raises `WarehouseUnavailable`."""
+def open_warehouse(settings: Settings, *, answer_seconds: int = 300) -> "ClickHouseWarehouse":
+    """Connect to ClickHouse; the caller closes it. Raises `WarehouseUnavailable`.
+
+    A server that is silent for `answer_seconds` counts as away.
+    """
     from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 
     return ClickHouseWarehouse.connect(
@@ -59,6 +62,7 @@ def open_warehouse(settings: Settings) -> "ClickHouseWarehouse":
         database=settings.clickhouse_database,
         user=settings.clickhouse_user,
         password=settings.clickhouse_password.get_secret_value(),
+        answer_seconds=answer_seconds,
     )
 
 

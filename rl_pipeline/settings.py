@@ -95,7 +95,16 @@ class Settings(BaseSettings):
 
     # Services
     agentgym_rl_url: HttpUrl = Field("http://agentgym-rl:8100", description="The HTTP service of this pipeline.")
-    agentgym_rl_api_key: SecretStr | None = Field(None, description="The key that the HTTP service asks for.")
+    agentgym_rl_api_key: SecretStr | None = Field(
+        None, description="A key with which the HTTP service lets its holder do everything."
+    )
+    service_keys_file: Path | None = Field(
+        None, description="A TOML file of further keys, as `rl-pipeline service-key` writes them; read when it changes."
+    )
+    service_requests_per_second: float = Field(
+        1000, gt=0, description="Requests that each key may make, at each replica, unless the file says otherwise."
+    )
+    dagster_url: HttpUrl = Field("http://dagster-webserver:3000", description="Dagster's webserver, for its GraphQL.")
     tensorzero_base_url: HttpUrl = Field(
         "http://tensorzero-gateway:3000", description="The model gateway, or its replicas, separated by commas."
     )
@@ -276,6 +285,9 @@ class Settings(BaseSettings):
     rl_pipeline_ui_port: Port | None = Field(None, description="Port of the Dagster UI; else 3000 or a free one.")
     rl_pipeline_mlflow_port: Port | None = Field(None, description="Port of MLflow; else 5000 or a free one.")
     rl_pipeline_gateway_port: Port | None = Field(None, description="Port of the gateway; else 3030 or a free one.")
+    rl_pipeline_service_port: Port | None = Field(
+        None, description="Port of the HTTP service; else 8100 or a free one."
+    )
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -301,7 +313,10 @@ class Settings(BaseSettings):
         webhook = self.alert_webhook_url.get_secret_value() if self.alert_webhook_url else ""
         if webhook and not re.match(r"https?://[^/]", webhook):
             raise ValueError("ALERT_WEBHOOK_URL must be an address such as https://host/path")
-        ports = [f"rl_pipeline_{component}_port" for component in ("nats", "clickhouse", "ui", "mlflow", "gateway")]
+        ports = [
+            f"rl_pipeline_{component}_port"
+            for component in ("nats", "clickhouse", "ui", "mlflow", "gateway", "service")
+        ]
         chosen = [port for name in ports if (port := getattr(self, name))]
         if len(set(chosen)) < len(chosen):
             raise ValueError(f"{', '.join(ports).upper()} must be different ports")
@@ -360,7 +375,14 @@ SECRETS = frozenset(
 
 
 def embedded_profile(
-    home: Path, *, nats_url: str, clickhouse_url: str, mlflow_url: str, gateway_url: str
+    home: Path,
+    *,
+    nats_url: str,
+    clickhouse_url: str,
+    mlflow_url: str,
+    gateway_url: str,
+    ui_url: str,
+    service_url: str,
 ) -> dict[str, object]:
     """The defaults of one machine: local servers, files in place of S3, and the small model."""
     objects = home.resolve() / "objects"
@@ -372,6 +394,8 @@ def embedded_profile(
         "rl_base_model": "embedded-small",
         "mlflow_tracking_uri": mlflow_url,
         "tensorzero_base_url": gateway_url,
+        "dagster_url": ui_url,
+        "agentgym_rl_url": service_url,
         "ingest_wait_seconds": 5,
         "rl_pipeline_home": home.resolve(),
     }

@@ -57,6 +57,8 @@ def test_a_child_process_reads_the_same_settings(monkeypatch: pytest.MonkeyPatch
         clickhouse_url="http://127.0.0.1:8123",
         mlflow_url="http://127.0.0.1:5000",
         gateway_url="http://127.0.0.1:3030",
+        ui_url="http://127.0.0.1:3000",
+        service_url="http://127.0.0.1:8100",
     )
     settings = load_settings().with_defaults(profile)
     for variable, value in child_environment(settings, DAGSTER_HOME=str(tmp_path)).items():
@@ -162,6 +164,8 @@ def test_the_embedded_profile_replaces_defaults_and_yields_to_the_environment(
         clickhouse_url="http://127.0.0.1:8123",
         mlflow_url="http://127.0.0.1:5000",
         gateway_url="http://127.0.0.1:3030",
+        ui_url="http://127.0.0.1:3000",
+        service_url="http://127.0.0.1:8100",
     )
     settings = load_settings().with_defaults(profile)
     assert settings.nats_url == "nats://127.0.0.1:4222"
@@ -187,6 +191,8 @@ def test_what_was_set_in_code_survives_a_profile_and_the_environment(
         clickhouse_url="http://127.0.0.1:1",
         mlflow_url="http://127.0.0.1:1",
         gateway_url="http://127.0.0.1:1",
+        ui_url="http://127.0.0.1:1",
+        service_url="http://127.0.0.1:1",
     )
     settings = apart.with_defaults(profile)
     assert (settings.dagster_home, settings.rl_pipeline_home) == (None, tmp_path)

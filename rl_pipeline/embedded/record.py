@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rl_pipeline.embedded.gateway_secrets import gateway_secrets
 from rl_pipeline.embedded.redaction_keys import redaction_keys
+from rl_pipeline.embedded.service_key import service_key
 from rl_pipeline.settings import Settings, embedded_profile
 
 
@@ -71,5 +72,8 @@ def settings_of_running_stack(settings: Settings, record: StackRecord) -> Settin
         clickhouse_url=urls["clickhouse"],
         mlflow_url=urls["mlflow"],
         gateway_url=urls["gateway"],
+        ui_url=urls["ui"],
+        service_url=urls["service"],
     )
-    return settings.with_defaults({**servers, **redaction_keys(home), **signing_keys(home), **gateway_secrets(home)})
+    secrets = redaction_keys(home) | signing_keys(home) | gateway_secrets(home) | service_key(home)
+    return settings.with_defaults({**servers, **secrets})

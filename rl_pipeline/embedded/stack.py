@@ -1,5 +1,5 @@
-"""The whole system on one machine: NATS, the ClickHouse engine, Dagster's code server, UI and daemon, MLflow, and the
-gateway with its watchdog.
+"""The whole system on one machine: NATS, the ClickHouse engine, Dagster's code server, UI and daemon, MLflow, the
+gateway with its watchdog, and the HTTP service.
 
 A server whose address the environment sets (`NATS_URL`, `CLICKHOUSE_URL` …) is somebody else's: used, not started.
 """
@@ -25,6 +25,7 @@ from rl_pipeline.embedded.home import Home, HomeUnusable, hold, writing
 from rl_pipeline.embedded.nats_server import nats_answers, nats_server_command, write_nats_configuration
 from rl_pipeline.embedded.ports import LOOPBACK, choose_port, free_port, listens, one_stack_starts_at_a_time
 from rl_pipeline.embedded.redaction_keys import make_redaction_keys, redaction_keys
+from rl_pipeline.embedded.service_key import make_service_key, service_key
 from rl_pipeline.embedded.signing_keys import make_signing_key, signing_keys
 from rl_pipeline.embedded.supervisor import Component, Supervisor
 from rl_pipeline.json_logs import json_handler
@@ -49,6 +50,7 @@ class Addresses:
     ui: str
     mlflow: str
     gateway: str
+    service: str
 
     def urls(self) -> dict[str, str]:
         """The addresses by the name of their component."""
@@ -112,6 +114,7 @@ def _plan(settings: Settings, home: Home, report: Callable[[str], None]) -> tupl
     ui_port = choose_port("RL_PIPELINE_UI_PORT", settings.rl_pipeline_ui_port, 3000)
     mlflow_port = choose_port("RL_PIPELINE_MLFLOW_PORT", settings.rl_pipeline_mlflow_port, 5000)
     gateway_port = choose_port("RL_PIPELINE_GATEWAY_PORT", settings.rl_pipeline_gateway_port, 3030)
+    service_port = choose_port("RL_PIPELINE_SERVICE_PORT", settings.rl_pipeline_service_port, 8100)
     servers: list[Component] = []
     beside_dagster: list[Component] = []
     nats_url, clickhouse_url = settings.nats_url, settings.clickhouse_url
@@ -127,22 +130,30 @@ def _plan(settings: Settings, home: Home, report: Callable[[str], None]) -> tupl
         mlflow_url = beside_dagster[-1].address
     serves = "tensorzero_base_url" not in settings.model_fields_set
     gateway_url = f"http://{LOOPBACK}:{gateway_port}" if serves else settings.tensorzero_base_url
-    addresses = Addresses(nats_url, clickhouse_url, f"http://{LOOPBACK}:{ui_port}", mlflow_url, gateway_url)
+    # Somebody else's service is called by agents, and ours runs beside it: it is this stack's own door.
+    service_url = f"http://{LOOPBACK}:{service_port}"
+    ui_url = f"http://{LOOPBACK}:{ui_port}"
+    addresses = Addresses(nats_url, clickhouse_url, ui_url, mlflow_url, gateway_url, service_url)
     profile = embedded_profile(
         home.directory,
         nats_url=addresses.nats,
         clickhouse_url=addresses.clickhouse,
         mlflow_url=addresses.mlflow,
         gateway_url=addresses.gateway,
+        ui_url=addresses.ui,
+        service_url=addresses.service,
     )
     with writing(home.directory):
         make_redaction_keys(home.directory)
         make_signing_key(home.directory)
         make_gateway_secrets(home.directory)
+        make_service_key(home.directory)
         keys = redaction_keys(home.directory) | signing_keys(home.directory) | gateway_secrets(home.directory)
+        keys |= service_key(home.directory)
     embedded = settings.with_defaults({**profile, **keys})
     if serves:
         beside_dagster += _serving(embedded, gateway_port, home)
+    beside_dagster.append(_service(embedded, service_port, home))
 
     def tell(component: Component, state: str) -> None:
         report(f"{component.name:<12} {state:<8} {component.address}".rstrip())
@@ -224,6 +235,18 @@ def _serving(settings: Settings, port: int, home: Home) -> list[Component]:
         environment=environment,
     )
     return [gateway, watchdog]
+
+
+def _service(settings: Settings, port: int, home: Home) -> Component:
+    return Component(
+        name="service",
+        command=[_program("rl-pipeline"), "service", "--port", str(port)],
+        # It serves whatever is away: its health says what is.
+        is_ready=lambda pid: listens(pid, port),
+        log=home.log("service"),
+        environment=child_environment(settings),
+        address=f"http://{LOOPBACK}:{port}",
+    )
 
 
 def _has_looked(heartbeat: Path, since: float) -> bool:

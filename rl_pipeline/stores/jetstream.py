@@ -219,6 +219,19 @@ class JetStream:
 
         return self._connection.run(subscribe())
 
+    def serve(self, subject: str, queue_group: str, answer: Callable[[bytes], Future[bytes]]) -> Callable[[], None]:
+        """Answer requests on a subject, each by one member of the queue group; returns what ends it.
+
+        `answer` runs on the connection's thread and must not block: it gives what will hold the answer. A request whose
+        answer fails is left without one, and so is a message that asks for none.
+        """
+
+        def receive(message: Msg) -> None:
+            if message.reply:
+                self._connection.reply_later(message, answer(message.data))
+
+        return self.subscribe(subject, queue_group, receive)
+
     def _settle(self, subjects: Sequence[str], verdict: bytes) -> None:
         self._connection.run(self._settle_all(subjects, verdict))
 

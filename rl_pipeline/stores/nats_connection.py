@@ -106,6 +106,7 @@ class NatsConnection:
         self._failures: list[Exception] = []
         self._denied_subscriptions: set[str] = set()
         self._server_count = len(servers)
+        self._replying: set[asyncio.Task[None]] = set()
         self._process = os.getpid()
         self._client = _RenewingClient()
         self._online = False
@@ -236,6 +237,20 @@ class NatsConnection:
         if subject.lower() in self._denied_subscriptions:
             raise Denied(f"subscribe to {subject}")
         return lambda: self.run(subscription.unsubscribe())
+
+    def reply_later(self, request: Msg, answer: concurrent.futures.Future[bytes]) -> None:
+        """Reply to a request once its answer is there. Called on the loop; a server that is gone gets none."""
+
+        async def reply() -> None:
+            try:
+                await request.respond(await asyncio.wrap_future(answer))
+            except (nats.errors.Error, OSError, asyncio.CancelledError) as unsent:
+                _log.debug("no reply on %s: %s", request.subject, unsent)
+
+        task = self._loop.create_task(reply())
+        # The loop keeps no task alive by itself.
+        self._replying.add(task)
+        task.add_done_callback(self._replying.discard)
 
     async def _connect(self, options: dict[str, Any], seconds: float) -> None:
         options |= {

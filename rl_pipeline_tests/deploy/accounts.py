@@ -5,7 +5,18 @@ from pathlib import Path
 from rl_pipeline.stores.jetstream import JetStream
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "nats" / "nats-server.conf"
-USERS = ("agent", "pipeline", "ingest", "trainer", "gateway", "gateway_admin", "deployer", "observer", "admin")
+USERS = (
+    "agent",
+    "pipeline",
+    "ingest",
+    "trainer",
+    "gateway",
+    "gateway_admin",
+    "deployer",
+    "service",
+    "observer",
+    "admin",
+)
 
 
 def password(user: str) -> str:

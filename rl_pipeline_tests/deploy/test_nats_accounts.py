@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import re
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from functools import partial
 
 import nats
@@ -89,6 +90,7 @@ MAY_PUBLISH: dict[str, list[str]] = {
         *("agent.rl.reward.v1", "agent.rl.training.request.v1"),
         *("agent.rl.training.status.v1", "agent.rl.training.cancel.v1", "agent.rl.dlq.RL_TRAINING.>"),
         *("agent.rl.report.v1", "agent.rl.alert.v1"),
+        "agent.rl.training.status.request",
         *consuming("RL_TRAINING", "training_requests"),
         *consuming("RL_TRAINING", "training_cancellations"),
         *("$JS.API.STREAM.INFO.RL_TRAJECTORIES", "$JS.API.STREAM.MSG.GET.KV_RL_LEASES"),
@@ -105,6 +107,12 @@ MAY_PUBLISH: dict[str, list[str]] = {
         *reading("KV_RL_DEPLOYMENT"),
         *("$JS.API.STREAM.MSG.GET.KV_RL_LEASES", "$KV.RL_LEASES.releases"),
     ],
+    "service": [
+        *("agent.rl.trajectory.v1", "agent.rl.feedback.v1", "agent.rl.model.deployed.v1", "$KV.RL_DEPLOYMENT.state"),
+        *("agent.rl.training.request.v1", "agent.rl.training.cancel.v1"),
+        *reading("RL_TRAINING"),
+        *reading("KV_RL_DEPLOYMENT"),
+    ],
     "observer": [
         *("$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", "$JS.API.STREAM.INFO.*"),
         *("$JS.API.CONSUMER.NAMES.*", "$JS.API.CONSUMER.LIST.*", "$JS.API.CONSUMER.INFO.*.*"),
@@ -115,7 +123,7 @@ HEARING = [
     *(f"_INBOX_{user}.>" for user in USERS),
     *(subject for subject in MESSAGES if subject.startswith("agent.")),
 ]
-QUEUE_GROUPS = ["", "rl-trainers", "rl-workers", "other-group"]
+QUEUE_GROUPS = ["", "rl-trainers", "rl-workers", "rl-service", "other-group"]
 NEW_MODELS = {("agent.rl.model.deployed.v1", group) for group in QUEUE_GROUPS}
 MAY_SUBSCRIBE: dict[str, set[tuple[str, str]]] = {
     "agent": NEW_MODELS,
@@ -130,6 +138,7 @@ MAY_SUBSCRIBE: dict[str, set[tuple[str, str]]] = {
     "gateway": NEW_MODELS,
     "gateway_admin": NEW_MODELS,
     "deployer": set(),
+    "service": {("agent.rl.training.status.request", "rl-service")},
     "observer": set(),
 }
 # The code location's one login: all three of them, and imports of files.
@@ -399,3 +408,19 @@ def test_a_login_that_is_refused_says_which_settings_to_check(
     with pytest.raises(StreamDenied, match=text) as refusal:
         JetStream.connect(url, user=user, password=secret)
     assert "wrong" not in str(refusal.value)
+
+
+def test_the_service_answers_what_the_trainer_asks_it(url: str) -> None:
+    """It publishes the answer to an inbox that is the trainer's: only because it was asked."""
+    subject = "agent.rl.training.status.request"
+
+    def answer(data: bytes) -> "Future[bytes]":
+        answered: Future[bytes] = Future()
+        answered.set_result(b"heard " + data)
+        return answered
+
+    with connect(url, "service") as service, connect(url, "trainer") as trainer:
+        end = service.serve(subject, "rl-service", answer)
+        reply = trainer._connection.run(trainer._connection.ask(subject, b"you", seconds=30))
+        assert reply.data == b"heard you"
+        end()

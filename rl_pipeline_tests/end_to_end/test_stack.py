@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
@@ -13,7 +14,7 @@ from rl_pipeline.embedded.nats_server import running_nats_server
 from rl_pipeline_tests.end_to_end.running_stack import RunningStack, run_command
 from rl_pipeline_tests.waiting import wait_until
 
-OWN_COMPONENTS = ["clickhouse", "code", "daemon", "gateway", "mlflow", "ui", "watchdog"]
+OWN_COMPONENTS = ["clickhouse", "code", "daemon", "gateway", "mlflow", "service", "ui", "watchdog"]
 COMPONENTS = sorted([*OWN_COMPONENTS, "nats"])
 OBSERVATIONS = """{ assetOrError(assetKey: {path: ["trajectory_stream"]}) { ... on Asset {
     assetObservations(limit: 1) { metadataEntries { label ... on IntMetadataEntry { intValue } } } } } }"""
@@ -82,6 +83,24 @@ def test_a_second_up_on_the_same_directory_says_who_holds_it(stack: RunningStack
     assert second.returncode == 1
     assert f"held by process {stack.process.pid}" in second.stderr
     assert len(second.stderr.splitlines()) == 1
+
+
+def test_the_service_of_the_stack_is_well_and_asks_for_trainings(stack: RunningStack) -> None:
+    """By the key in the stack's home; Dagster answers for its daemons and for the sensor that takes requests in."""
+    headers = {"X-API-Key": (stack.home / "service-api.key").read_text()}
+    with httpx.Client(base_url=stack.record.urls["service"], headers=headers, timeout=60) as client:
+
+        def components() -> dict[str, str]:
+            return {name: each["status"] for name, each in client.get("/health").json()["components"].items()}
+
+        well = {"nats", "warehouse", "dagster", "mlflow", "objects"}
+        wait_until(lambda: {name for name, state in components().items() if state == "ok"} >= well, "a healthy service")
+        started = client.post("/training/start", json={"dataset": {"source": "clickhouse"}}).json()
+        job = f"/training/{started['job_id']}/status"
+        # The sensor takes it in: it is a job by then, not a message.
+        wait_until(lambda: client.get(job).json()["state"] != "asked", "the sensor of requests")
+        client.post(f"/training/{started['job_id']}/cancel").raise_for_status()
+        wait_until(lambda: client.get(job).json()["status"] == "cancelled", "the job's end")
 
 
 @pytest.mark.chromium

@@ -17,6 +17,7 @@ from rl_pipeline.stores.warehouse import Warehouse
 from rl_pipeline.training.evidence import unscored_trajectories
 from rl_pipeline.training.jobs.cancelling import Cancellation, fetch_cancellations, nobody_to_cancel
 from rl_pipeline.training.jobs.job import Attempt, Job
+from rl_pipeline.training.jobs.outbox import publish_kept
 from rl_pipeline.training.jobs.reconciling import UNFINISHED, RunState, Step, cancel, reconcile
 from rl_pipeline.training.jobs.refusals import OpenRedactor
 from rl_pipeline.training.jobs.requests import BEFORE_TRAINING, Defaults, TakenIn, accept_requests, successor_of
@@ -153,7 +154,8 @@ def advance(
     if lease is None:
         return Tick(waits="another sensor is at it", silence=silence)
     try:
-        unfinished_jobs(warehouse)  # fails here: a message that is fetched in vain comes again ever later
+        # The warehouse fails here if it does: a message that is fetched in vain comes again ever later.
+        told = publish_kept(messages, warehouse, now)
         cancellations = fetch_cancellations(messages, redactor, now)
         taken = accept_requests(
             messages, warehouse, defaults=defaults, trajectories=trajectories, redactor=redactor, now=now
@@ -170,7 +172,7 @@ def advance(
             unscored_up_to=lambda last: unscored_trajectories(warehouse, trajectories, last),
             rolled_back=rolled_back,
         )
-        board.told += taken.left
+        board.told += [*told, *taken.left]
         settle(board, around, now)
         for cancellation in cancellations:
             job_id = cancellation.asked.training_job_id

@@ -140,10 +140,14 @@ def _completed(request: TrainingRequest, algorithm: Algorithm, base_model: str) 
 
 
 def is_repetition(request: TrainingRequest, accepted: TrainingRequest) -> bool:
-    """Whether a request asks for what was accepted under its id: all but its time and its notes is the same."""
+    """Whether a request asks for what was accepted, or asked for, under its id: all but its time and its notes is the
+    same."""
     config = accepted.training_config
-    again = _completed(request, cast("Algorithm", config.algorithm), cast("str", config.base_model))
-    return _content(again) == _content(accepted)
+    again, before = (
+        _completed(each, cast("Algorithm", config.algorithm), cast("str", config.base_model))
+        for each in (request, accepted)
+    )
+    return _content(again) == _content(before)
 
 
 @dataclass(slots=True)
@@ -202,8 +206,24 @@ class _Intake:
         self.refused.append(message.sequence)
 
 
+def check_request(request: TrainingRequest, trajectories: str, algorithm: Algorithm) -> None:
+    """Raise `ContractError` where a request would be refused, for whoever can still tell the one who asks.
+
+    `algorithm` is that of a request that names none. Whether its model is there is found out when it is trained.
+    """
+    _check_names(request, trajectories)
+    source = _source_of(request)
+    usual = source_preset(source).algorithm if source else algorithm
+    _check(request, request.training_config.algorithm or usual)
+
+
 def _read(data: bytes, trajectories: str) -> TrainingRequest:
     request = cast("TrainingRequest", parse_message(REQUEST_SUBJECT, data))
+    _check_names(request, trajectories)
+    return request
+
+
+def _check_names(request: TrainingRequest, trajectories: str) -> None:
     dataset = request.training_config.dataset
     if dataset.stream_name not in (None, trajectories):
         path = "training_config.dataset.stream_name"
@@ -214,7 +234,6 @@ def _read(data: bytes, trajectories: str) -> TrainingRequest:
     if source and source not in source_names():
         advice = f"name one of {', '.join(source_names())}, or leave it out"
         raise ContractError("unknown_preset", "training_config.preset", "string", advice)
-    return request
 
 
 def _source_of(request: TrainingRequest) -> str | None:

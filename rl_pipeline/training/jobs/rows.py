@@ -14,7 +14,7 @@ from rl_pipeline.contracts import ContractError, FailureCode, TrainingRequest, p
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.stores.stream import Stream
 from rl_pipeline.stores.warehouse import Warehouse
-from rl_pipeline.training.jobs.job import Attempt, Job, Outcome, Phase
+from rl_pipeline.training.jobs.job import Attempt, Job, Outcome, Phase, State
 from rl_pipeline.training.jobs.reconciling import Step
 from rl_pipeline.training.jobs.statuses import Announcement, announce, completed, failed_without_attempt
 from rl_pipeline.training.plans.plan import TrainingPlan
@@ -122,6 +122,25 @@ def job_of(warehouse: Warehouse, job_id: str) -> Job:
 def newest_jobs(warehouse: Warehouse, limit: int) -> list[Job]:
     """The jobs that were accepted last, the newest first."""
     return _jobs(warehouse, "true ORDER BY accepted_at DESC, job_id LIMIT {limit:UInt32}", {"limit": limit})
+
+
+def chosen_jobs(
+    warehouse: Warehouse,
+    *,
+    job_ids: Sequence[str] | None = None,
+    states: Sequence[State] | None = None,
+    since: datetime | None = None,
+    limit: int,
+) -> list[Job]:
+    """The jobs among these ids, in these states and changed since a time, the newest change first."""
+    given = {
+        "job_id IN {jobs:Array(String)}": ("jobs", job_ids),
+        "state IN {states:Array(String)}": ("states", states),
+        "changed_at >= {since:DateTime64(3, 'UTC')}": ("since", since),
+    }
+    asked = {condition: parameter for condition, parameter in given.items() if parameter[1] is not None}
+    order = "ORDER BY changed_at DESC, job_id LIMIT {limit:UInt32}"
+    return _jobs(warehouse, f"{' AND '.join(asked) or 'true'} {order}", {**dict(asked.values()), "limit": limit})
 
 
 def unfinished_jobs(warehouse: Warehouse) -> list[Job]:

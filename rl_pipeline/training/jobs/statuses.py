@@ -44,7 +44,7 @@ def announce(messages: Stream, announcement: Announcement) -> None:
 
 def queued(job_id: str, attempt: int, now: datetime, after: Attempt | None = None) -> Announcement:
     """The job waits for its first attempt, or for the next one `after` an attempt that failed or gave way."""
-    failure = _failure(after) if after is not None and after.outcome == "failed" else None
+    failure = failure_of(after) if after is not None and after.outcome == "failed" else None
     metadata = TrainingStatusMetadata(attempt=attempt)
     status = TrainingStatus(training_job_id=job_id, timestamp=now, status="queued", error=failure, metadata=metadata)
     return Announcement(status, f"status/{job_id}/queued/{attempt}")
@@ -52,7 +52,7 @@ def queued(job_id: str, attempt: int, now: datetime, after: Attempt | None = Non
 
 def failed(attempt: Attempt, reason: str, now: datetime) -> Announcement:
     """The job has failed for good; `reason` says why it is not tried again."""
-    failure = _failure(attempt)
+    failure = failure_of(attempt)
     failure = failure.model_copy(update={"message": f"{failure.message}; {reason}" if failure.message else reason})
     return Announcement(
         TrainingStatus(
@@ -112,7 +112,8 @@ def _part(model: type[_Part], content: Any) -> _Part | None:
     return None if content is None else model.model_validate(content)
 
 
-def _failure(attempt: Attempt) -> Failure:
+def failure_of(attempt: Attempt) -> Failure:
+    """Why an attempt failed."""
     return Failure(
         code=attempt.failure_code or "UNKNOWN",
         message=attempt.message,
