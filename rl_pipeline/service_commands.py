@@ -1,6 +1,6 @@
 """The commands of the HTTP service: serve it, and make keys for its callers."""
 
-import logging
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,10 +24,11 @@ def service(
     host: Annotated[str, typer.Option(help="On which address; 0.0.0.0 for all.")] = "127.0.0.1",
 ) -> None:
     """Serve the HTTP API and answer agent.rl.training.status.request."""
+    from rl_pipeline.json_logs import write_json_logs
     from rl_pipeline.opening import current_settings
     from rl_pipeline.service.running import run_service
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    write_json_logs("service", sys.stderr)
     run_service(configured(current_settings(), host=host, port=port))
 
 

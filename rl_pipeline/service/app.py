@@ -11,11 +11,14 @@ from pydantic.json_schema import models_json_schema
 
 from rl_pipeline.contracts import CLAIMED_LIMITS, Feedback, Trajectory
 from rl_pipeline.contracts.training_request import TrainingConfig
+from rl_pipeline.observability.metrics import PipelineCollector
+from rl_pipeline.observability.metrics_route import metrics_route
 from rl_pipeline.service.limits import BodyCap, RateLimiter
 from rl_pipeline.service.problems import MEDIA_TYPE, Problem, handle_problems
 from rl_pipeline.service.routers import coordinator, deployments, experience, learning, training
 from rl_pipeline.service.routers.bodies import BODIES
 from rl_pipeline.service.service import ServiceConfiguration, opened
+from rl_pipeline.stores.topology import STREAMS, TRAINING, TRAJECTORIES
 
 _LARGEST_REQUEST = 1024 * 1024
 _LARGER = {experience.TRAJECTORIES_PATH: CLAIMED_LIMITS.max_bytes}
@@ -58,10 +61,22 @@ def build_app(configuration: ServiceConfiguration) -> FastAPI:
         app.include_router(each.router)
     # The same under the prefix that later callers use.
     app.include_router(training.router, prefix=_LATER_PREFIX, include_in_schema=False)
+    # Without a key, as Prometheus asks: numbers, and nobody's text.
+    app.include_router(metrics_route(_collector(configuration)), include_in_schema=False)
     handle_problems(app)
     app.add_middleware(BodyCap, most=_LARGEST_REQUEST, larger=_LARGER)
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]  # FastAPI's own way to change it
     return app
+
+
+def _collector(configuration: ServiceConfiguration) -> PipelineCollector:
+    return PipelineCollector(
+        open_warehouse=configuration.open_warehouse,
+        open_stream=configuration.open_stream,
+        trajectory_stream=TRAJECTORIES.name,
+        training_stream=TRAINING.name,
+        streams=[stream.name for stream in STREAMS],
+    )
 
 
 def _document(app: FastAPI) -> dict[str, Any]:
