@@ -9,13 +9,14 @@ import pytest
 import torch
 from transformers import AutoTokenizer, set_seed
 
+from rl_pipeline.demo.population import Measured
 from rl_pipeline.environments.environment import Task, World
 from rl_pipeline.environments.worlds import Worlds, read_worlds
 from rl_pipeline.training.plans.plan import OnlinePlan, OptimizationPlan, TrainingPlan
 from rl_pipeline.training.program.prompts import Prompt
 from rl_pipeline.training.small_model.building import WORLDS_FILE, build_small_model
 from rl_pipeline.training.small_model.held_out import MOST_HELD_OUT, held_out_tasks
-from rl_pipeline_tests.training.equal_steps import Measured, measured, trained_by_trl
+from rl_pipeline_tests.training.equal_steps import measured, trained_by_trl
 from rl_pipeline_tests.training.in_process import loaded, trained_by_us
 
 DEFINED = read_worlds(WORLDS_FILE)

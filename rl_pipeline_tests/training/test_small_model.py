@@ -22,6 +22,7 @@ from rl_pipeline.training.program.generation import play_with_model
 from rl_pipeline.training.small_model.building import (
     WORLDS_FILE,
     AnotherSmallModel,
+    SmallWorld,
     build_small_model,
     demonstrations_in,
     small_world,
@@ -35,7 +36,6 @@ from rl_pipeline_tests.waiting import wait_until
 
 WORLD = CraftingWorld()
 MATRICES = "reasoning-gym:rotate_matrix"
-FILTERS = "reasoning-gym:number_filtering"
 FEW = 48
 """Demonstrations of a model that only has to be built."""
 BUILDER = (
@@ -154,7 +154,7 @@ def test_a_model_of_another_world_says_which_it_knows_and_sees_every_digit(tmp_p
 
 
 def test_no_lesson_shows_a_question_that_is_held_out() -> None:
-    world = small_world(FILTERS)
+    world = small_world(MATRICES)
     assert isinstance(world, ReasoningGymWorld)
     held_out = {world.question(task) for task in held_out_tasks(world, MOST_HELD_OUT)}
     drawn = [world.question(task) for task in world.tasks(200, seed=1)]
@@ -165,7 +165,8 @@ def test_no_lesson_shows_a_question_that_is_held_out() -> None:
 
 
 def test_fewer_held_out_tasks_are_the_first_of_more() -> None:
-    for world in (WORLD, small_world(MATRICES)):
+    worlds: list[SmallWorld] = [WORLD, small_world(MATRICES)]
+    for world in worlds:
         assert held_out_tasks(world, 30)[:10] == held_out_tasks(world, 10)
 
 

@@ -118,12 +118,12 @@ def _read(model: "Qwen2ForCausalLM", beginning: "Tensor", rest: "Tensor") -> "Te
     """
     from transformers import DynamicCache
 
-    if not len(beginning):
-        return model.model(input_ids=rest, use_cache=False).last_hidden_state
-    read = DynamicCache()
-    model.model(input_ids=beginning[None], past_key_values=read, use_cache=True)
-    read.batch_repeat_interleave(len(rest))
-    return model.model(input_ids=rest, past_key_values=read, use_cache=True).last_hidden_state
+    read = DynamicCache() if len(beginning) else None
+    if read is not None:
+        model.model(input_ids=beginning[None], past_key_values=read, use_cache=True)
+        read.batch_repeat_interleave(len(rest))
+    hidden: Tensor = model.model(input_ids=rest, past_key_values=read, use_cache=read is not None).last_hidden_state
+    return hidden
 
 
 def _common_beginning(lessons: Sequence[Lesson]) -> "Tensor":
