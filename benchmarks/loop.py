@@ -39,7 +39,7 @@ def main() -> None:
     """Run the seeds, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one seed, one cycle, and no comparison")
-    parser.add_argument("--world", default="crafting", help="that the demo is played in, such as reasoning-gym:aiw")
+    parser.add_argument("--world", default="crafting", help="of the demo, such as reasoning-gym:rotate_matrix")
     asked = parser.parse_args()
     runs = []
     for seed in range(1 if asked.quick else SEEDS):

@@ -19,10 +19,10 @@ from rl_pipeline.demo.profile import DemoFailed, DemoProfile
 from rl_pipeline.demo.scene import Scene
 from rl_pipeline.demo.telling import attempts_in_words
 from rl_pipeline.environments.environment import Task, World
+from rl_pipeline.training.small_model.held_out import held_out_tasks
 
 _SENDING_SECONDS = 60.0
 _PLAYING_SECONDS = 300.0
-_HELD_OUT_SEED = 2**33
 _LOOK_SECONDS = 0.2
 _ROUND = 64
 _ROUND_SECONDS = 5.0
@@ -139,7 +139,7 @@ class Population:
         return measured
 
     def _held_out(self) -> list[Task]:
-        return held_out_tasks(self.world, self.profile)
+        return held_out_tasks(self.world, self.profile.measured)
 
     def _all(self, tasks: Sequence[Task], occasion: str, meanwhile: str = "", *, evaluation: bool) -> list[Attempt]:
         began, given_up, ended = monotonic(), Event(), deque[Attempt]()
@@ -201,11 +201,6 @@ def measured_by(model: str, attempts: Sequence[Attempt]) -> Measured:
     turns, turns_of_solved = (sum(one.turns for one in made) for made in (attempts, solved))
     seconds = sum(one.seconds for one in attempts)
     return Measured(model, len(solved), len(attempts), turns, turns_of_solved, round(seconds, 3))
-
-
-def held_out_tasks(world: World, profile: DemoProfile) -> list[Task]:
-    """On which every model is measured; the same for all seeds."""
-    return world.tasks(profile.measured, seed=_HELD_OUT_SEED)
 
 
 @contextmanager

@@ -51,11 +51,11 @@ def test_the_seed_of_a_demo_is_that_of_its_trainings() -> None:
 
 
 def test_in_another_world_a_model_of_that_world_is_trained_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    profile = DemoProfile(world="reasoning-gym:aiw")
+    profile = DemoProfile(world="reasoning-gym:rotate_matrix")
     settings = settings_of_demo(Settings(), profile, HOME)
-    assert (settings.worlds_file, settings.rl_base_model) == (WORLDS_FILE, "embedded-small@reasoning-gym:aiw")
+    assert (settings.worlds_file, settings.rl_base_model) == (WORLDS_FILE, "embedded-small@reasoning-gym:rotate_matrix")
     assert {"worlds_file", "rl_base_model"} <= settings.model_fields_set, "the processes of the stack are told"
     monkeypatch.setenv("RL_BASE_MODEL", "/models/another")
     assert settings_of_demo(load_settings(), profile, HOME).rl_base_model == "/models/another"
-    with pytest.raises(UnknownWorld, match="use one of crafting, reasoning-gym:aiw"):
+    with pytest.raises(UnknownWorld, match="use one of crafting, reasoning-gym:rotate_matrix"):
         settings_of_demo(Settings(), DemoProfile(world="reasoning-gym:zebra_puzzles"), HOME)

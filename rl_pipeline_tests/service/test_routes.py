@@ -55,6 +55,14 @@ def test_feedback_is_in_the_stream_once_and_redacted_before_it_gets_there(
     assert "[REDACTED:EMAIL:" in stored
 
 
+def test_prometheus_is_told_without_a_key_what_the_stores_say(service: ServiceProcess) -> None:
+    told = httpx.get(f"{service.url}/metrics", timeout=60)
+    assert told.status_code == 200
+    lines = told.text.splitlines()
+    assert {"agent_rl_nats_reachable 1.0", "agent_rl_warehouse_reachable 1.0"} <= set(lines)
+    assert any(line.startswith("# TYPE agent_rl_trajectories_collected") for line in lines)
+
+
 def test_of_many_at_once_each_is_stored_or_refused_by_itself(client: httpx.Client, streams: JetStream) -> None:
     before = streams.state("RL_FEEDBACK").messages
 

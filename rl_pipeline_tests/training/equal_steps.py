@@ -17,10 +17,10 @@ from tempfile import TemporaryDirectory
 
 import polars as pl
 import torch
-from transformers import AutoTokenizer, set_seed
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from rl_pipeline.demo.homes import FIGURES
-from rl_pipeline.demo.population import Measured, held_out_tasks
+from rl_pipeline.demo.population import Measured
 from rl_pipeline.demo.profile import DemoProfile
 from rl_pipeline.environments.environment import Task, World
 from rl_pipeline.training.launching.exits import PLAN_FILE, RESULT_FILE
@@ -28,6 +28,7 @@ from rl_pipeline.training.plans.plan import TrainingPlan
 from rl_pipeline.training.program.episodes import generator_of
 from rl_pipeline.training.program.generation import play_with_model
 from rl_pipeline.training.program.prompts import PROMPTS
+from rl_pipeline.training.small_model.held_out import held_out_tasks
 from rl_pipeline_tests.training.single_turn_trl import CPU, PlayedOut, train_with_rloo
 
 SHARES_OF_RATE = (1.0, 1 / 3)
@@ -77,8 +78,8 @@ def compare(run: Path, profile: DemoProfile) -> dict[str, object]:
     found = []
     for share in SHARES_OF_RATE:
         rate = plan.optimization.learning_rate * share
-        measured, used = trained_by_trl(base, _alone(plan, profile.seed, rate, most), world, tasks)
-        found.append({"rate": rate, "steps": used, "measured": asdict(measured)})
+        after, used = trained_by_trl(base, _alone(plan, profile.seed, rate, most), world, tasks)
+        found.append({"rate": rate, "steps": used, "measured": asdict(after)})
     return {"steps": asdict(steps), "tasks": len(tasks), "trl": found}
 
 
@@ -89,12 +90,22 @@ def trained_by_trl(base: Path, plan: TrainingPlan, world: World, tasks: list[Tas
     set_seed(plan.seed)
     with TemporaryDirectory() as directory:
         model = train_with_rloo(base, judge, judge.states(tasks), Path(directory), _most_steps(plan))
-    held_out = held_out_tasks(world, DemoProfile())
-    randomness = generator_of(CPU, plan.seed, _HELD_OUT)
+    return measured("TRL's RLOO", model, tokenizer, plan, world), judge.steps
+
+
+def measured(
+    name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, plan: TrainingPlan, world: World
+) -> Measured:
+    """How often the model reaches its goal on the demo's held-out tasks."""
     played = play_with_model(
-        world, held_out, model, tokenizer, generator=randomness, max_new_tokens=plan.online.max_new_tokens
+        world,
+        held_out_tasks(world, DemoProfile().measured),
+        model,
+        tokenizer,
+        generator=generator_of(CPU, plan.seed, _HELD_OUT),
+        max_new_tokens=plan.online.max_new_tokens,
     )
-    return Measured("TRL's RLOO", sum(one.episode.success for one in played), len(played)), judge.steps
+    return Measured(name, sum(one.episode.success for one in played), len(played))
 
 
 def _most_steps(plan: TrainingPlan) -> int:

@@ -12,11 +12,11 @@ from rl_pipeline.training.plans.plan import DistributionPlan, OnlinePlan, Optimi
 from rl_pipeline.training.small_model.building import WORLDS_FILE, build_small_model
 from rl_pipeline_tests.training.equal_steps import SHARES_OF_RATE, Steps, compare, steps_of, tasks_of
 
-PROFILE = DemoProfile(world="reasoning-gym:aiw")
+PROFILE = DemoProfile(world="reasoning-gym:rotate_matrix")
 PLAN = TrainingPlan(
     job_id="job",
     algorithm="rloo",
-    base_model="embedded-small@reasoning-gym:aiw",
+    base_model="embedded-small@reasoning-gym:rotate_matrix",
     distribution=DistributionPlan(processes=2),
     online=OnlinePlan(group_size=4, updates_per_iteration=2, max_new_tokens=3),
     optimization=OptimizationPlan(learning_rate=6e-4, schedule="constant", micro_batch=4, accumulation=2),

@@ -6,6 +6,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -21,15 +22,20 @@ from rl_pipeline.training.program.generation import play_with_model
 from rl_pipeline.training.small_model.building import (
     WORLDS_FILE,
     AnotherSmallModel,
+    SmallWorld,
     build_small_model,
+    demonstrations_in,
+    small_world,
     world_of_ancestor,
     world_of_small_model,
 )
+from rl_pipeline.training.small_model.held_out import MOST_HELD_OUT, held_out_tasks
 from rl_pipeline.training.small_model.tokenizer import SPECIAL_TOKENS, train_tokenizer
+from rl_pipeline.training.small_model.warm_start import Manner, imitate, lessons_of, new_model
 from rl_pipeline_tests.waiting import wait_until
 
 WORLD = CraftingWorld()
-SIBLINGS = "reasoning-gym:aiw"
+MATRICES = "reasoning-gym:rotate_matrix"
 FEW = 48
 """Demonstrations of a model that only has to be built."""
 BUILDER = (
@@ -133,11 +139,11 @@ def test_a_directory_with_something_else_is_not_taken_for_the_model(tmp_path: Pa
 
 
 def test_a_model_of_another_world_says_which_it_knows_and_sees_every_digit(tmp_path: Path) -> None:
-    built = build_small_model(tmp_path / "siblings", world=SIBLINGS, demonstrations=FEW)
-    assert build_small_model(built, world=SIBLINGS, demonstrations=FEW) == built
+    built = build_small_model(tmp_path / "matrices", world=MATRICES, demonstrations=FEW)
+    assert build_small_model(built, world=MATRICES, demonstrations=FEW) == built
     with pytest.raises(AnotherSmallModel, match="remove it"):
         build_small_model(built, demonstrations=FEW)
-    known, world = Worlds(read_worlds(WORLDS_FILE)).find(SIBLINGS), world_of_small_model(built)
+    known, world = Worlds(read_worlds(WORLDS_FILE)).find(MATRICES), world_of_small_model(built)
     assert isinstance(world, ReasoningGymWorld)
     assert world.tasks(3, seed=1) == known.tasks(3, seed=1), "the recipe has the configuration"
     tokenizer = AutoTokenizer.from_pretrained(built)
@@ -147,16 +153,48 @@ def test_a_model_of_another_world_says_which_it_knows_and_sees_every_digit(tmp_p
     assert len(play_with_model(world, world.tasks(4, seed=2), model, tokenizer, generator=randomness)) == 4
 
 
+def test_no_lesson_shows_a_question_that_is_held_out() -> None:
+    world = small_world(MATRICES)
+    assert isinstance(world, ReasoningGymWorld)
+    held_out = {world.question(task) for task in held_out_tasks(world, MOST_HELD_OUT)}
+    drawn = [world.question(task) for task in world.tasks(200, seed=1)]
+    assert any(question in held_out for question in drawn), "some would be"
+    shown = [one.messages[0]["content"] for one in demonstrations_in(world, 200, Random(1))]
+    assert len(shown) > 100
+    assert not any(question in text for text in shown for question in held_out)
+
+
+def test_fewer_held_out_tasks_are_the_first_of_more() -> None:
+    worlds: list[SmallWorld] = [WORLD, small_world(MATRICES)]
+    for world in worlds:
+        assert held_out_tasks(world, 30)[:10] == held_out_tasks(world, 10)
+
+
+def test_to_read_what_lessons_begin_with_once_teaches_the_same() -> None:
+    world = small_world(MATRICES)
+    shown = demonstrations_in(world, 12, Random(1))
+    tokenizer = train_tokenizer([message["content"] for one in shown for message in one.messages], 300)
+    lessons, taught = lessons_of(shown, tokenizer), []
+    for once in (False, True):
+        model = new_model(tokenizer, 0)
+        imitate(model, lessons, 0, Manner(batch=4, learning_rate=1e-2, beginning_once=once))
+        taught.append(model.state_dict())
+    untaught = new_model(tokenizer, 0).state_dict()
+    for name, weights in taught[0].items():
+        assert torch.allclose(weights, taught[1][name], atol=1e-3), name
+        assert not torch.allclose(weights, untaught[name], atol=1e-3), name
+
+
 def test_no_model_is_made_for_any_other_world(tmp_path: Path) -> None:
     for world in ("reasoning-gym:family_relationships", "chain_sum", "agentgym:textcraft"):
-        with pytest.raises(UnknownWorld, match=f"use one of crafting, .*{SIBLINGS}"):
+        with pytest.raises(UnknownWorld, match=f"use one of crafting, .*{MATRICES}"):
             build_small_model(tmp_path / "model", world=world, demonstrations=FEW)
 
 
 def test_what_was_trained_from_a_small_model_knows_its_world(tmp_path: Path) -> None:
     for name, recipe in {
         "crafts": {"revision": 1},
-        "counts": {"revision": 1, "world": SIBLINGS, "config": {"max_entities": 2}},
+        "rotates": {"revision": 1, "world": MATRICES, "config": {"max_n": 2}},
     }.items():
         base, child, grandchild = (tmp_path / f"{name}{generation}" for generation in range(3))
         for directory in (base, child, grandchild):

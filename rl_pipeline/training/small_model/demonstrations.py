@@ -1,7 +1,8 @@
 """What a small model sees before any training: attempts of a script that knows the way and often slips.
 
 Where the script slipped and what it did next teaches to recover. Some slips are imitated too: a policy that is too sure
-of itself never finds anything better. Of a single question all are: what is imitated there is to answer at all.
+of itself never finds anything better. Single questions are answered rightly at first, and in the last lessons not
+always: a model of this size that is shown wrong answers from the beginning learns no right ones.
 """
 
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from rl_pipeline.environments.reasoning import ReasoningGymWorld
 _SLIPS = 0.35
 """Share of the commands that are drawn from all there are."""
 _SLIPS_IMITATED = 0.4
-_WRONG_ANSWERS = 0.4
-"""Share of the questions that are answered with what is right for another."""
+_WRONG_ANSWERS = 0.2
+"""Share of the last lessons that answer with what is right for another question."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,16 @@ def demonstrate(world: CraftingWorld, task: Task, randomness: Random) -> Demonst
     return Demonstration(messages[:-1], imitated)
 
 
-def answer(world: ReasoningGymWorld, task: Task, other: Task, randomness: Random) -> Demonstration:
-    """The question of `task` and its answer, or, where it slips, that of the `other`."""
-    answered = other if randomness.random() < _WRONG_ANSWERS else task
-    messages = opening(world, world.question(task))
+def answer(world: ReasoningGymWorld, task: Task) -> Demonstration:
+    """The question of `task` and its answer."""
+    return _answered(world, task, task)
+
+
+def answer_carelessly(world: ReasoningGymWorld, task: Task, other: Task, randomness: Random) -> Demonstration:
+    """The question of `task` and its answer, or that of the `other`."""
+    return _answered(world, task, other if randomness.random() < _WRONG_ANSWERS else task)
+
+
+def _answered(world: ReasoningGymWorld, asked: Task, answered: Task) -> Demonstration:
+    messages = opening(world, world.question(asked))
     return Demonstration([*messages, {"role": "assistant", "content": world.answer(answered)}], [True])

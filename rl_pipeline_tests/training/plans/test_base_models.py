@@ -80,9 +80,9 @@ def test_which_world_alone_a_model_knows_is_told_without_fetching_it(tmp_path: P
     copied = write_model(tmp_path / "copied", {**FILES, "recipe.json": b"{}"})
     crafting = [str(copied), f"file://{copied}", EMBEDDED]
     assert [world and world.name for world in map(models.small_world, crafting)] == ["crafting"] * 3
-    asked = models.small_world(f"{EMBEDDED}@reasoning-gym:aiw")
+    asked = models.small_world(f"{EMBEDDED}@reasoning-gym:rotate_matrix")
     assert asked is not None
-    assert asked.name == "reasoning-gym:aiw"
+    assert asked.name == "reasoning-gym:rotate_matrix"
     others = ["s3://bucket/job/final", "Qwen/Qwen2.5-7B", "qwen"]
     assert [models.small_world(name) for name in others] == [None] * 3
     write_model(tmp_path / "models" / EMBEDDED)
@@ -95,7 +95,7 @@ def test_which_world_alone_a_model_knows_is_told_without_fetching_it(tmp_path: P
         ("qwen2.5-32b-instruct", "qwen2.5-32b-instruct"),
         ("Qwen/Qwen2.5-7B", "Qwen--Qwen2.5-7B"),
         (EMBEDDED, EMBEDDED),
-        (f"{EMBEDDED}@reasoning-gym:aiw", f"{EMBEDDED}--reasoning-gym--aiw"),
+        (f"{EMBEDDED}@reasoning-gym:rotate_matrix", f"{EMBEDDED}--reasoning-gym--rotate_matrix"),
     ],
 )
 def test_a_model_is_found_by_name_among_the_models(models: BaseModels, name: str, directory: str) -> None:

@@ -6,16 +6,16 @@ from statistics import fmean
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, TrainingArguments, set_seed
+from transformers import AutoTokenizer, PreTrainedModel, set_seed
 
 from rl_pipeline.contracts.training_request import Algorithm
 from rl_pipeline.environments.crafting import CraftingWorld
 from rl_pipeline.environments.worlds import WORLDS
 from rl_pipeline.training.plans.plan import OnlinePlan, OptimizationPlan, TrainingPlan
 from rl_pipeline.training.program.episodes import generator_of
-from rl_pipeline.training.program.policy_gradient import PolicyGradientTrainer
 from rl_pipeline.training.program.prompts import Prompt
 from rl_pipeline.training.program.rollouts import play_in_worlds
+from rl_pipeline_tests.training.in_process import loaded, trained_by_us
 from rl_pipeline_tests.training.single_turn_trl import PlayedOut, train_with_ppo, train_with_rloo
 
 WORLD = CraftingWorld()
@@ -44,10 +44,6 @@ def plan_of(algorithm: Algorithm, seed: int, iterations: int, accumulation: int,
     )
 
 
-def loaded(directory: Path) -> PreTrainedModel:
-    return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
-
-
 def trained_on(plan: TrainingPlan) -> list[Prompt]:
     return prompts_of(400, 1000 + plan.seed)
 
@@ -62,31 +58,8 @@ def success(model: PreTrainedModel, base: Path, plan: TrainingPlan, episodes: in
     return fmean(rollout.episode.success for rollout in rollouts)
 
 
-def trained_by_us(base: Path, plan: TrainingPlan, directory: Path) -> PreTrainedModel:
-    steps = plan.optimization
-    trainer = PolicyGradientTrainer(
-        plan=plan,
-        prompts=trained_on(plan),
-        reference=loaded(base),
-        reward_model=None,
-        model=loaded(base),
-        processing_class=AutoTokenizer.from_pretrained(base),
-        args=TrainingArguments(
-            output_dir=str(directory),
-            seed=plan.seed,
-            per_device_train_batch_size=steps.micro_batch,
-            gradient_accumulation_steps=steps.accumulation,
-            max_steps=steps.max_steps or -1,
-            learning_rate=steps.learning_rate,
-            lr_scheduler_type=steps.schedule,
-            save_strategy="no",
-            use_cpu=True,
-            report_to=[],
-            disable_tqdm=True,
-        ),
-    )
-    trainer.train()
-    return trainer.model
+def our_training(base: Path, plan: TrainingPlan, directory: Path) -> PreTrainedModel:
+    return trained_by_us(base, plan, trained_on(plan), directory)
 
 
 def trained_by_trl(base: Path, plan: TrainingPlan, directory: Path) -> PreTrainedModel:
@@ -124,7 +97,7 @@ def test_whole_episodes_teach_more_than_as_many_single_turns(
         return found
 
     base = success(loaded(small_model), small_model, plan_of(algorithm, 0, 1, 1, rates[0]), episodes)
-    ours = results(trained_by_us, rates[0])
+    ours = results(our_training, rates[0])
     theirs = max((results(trained_by_trl, rate) for rate in rates), key=fmean)
     record_property("base", f"{base:.3f}")
     record_property("ours", " ".join(f"{each:.3f}" for each in ours))
