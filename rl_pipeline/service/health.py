@@ -16,7 +16,7 @@ from rl_pipeline.training.jobs.refusals import TRAINING_STREAM
 
 # Somebody who asks every second does not make the servers answer every second.
 _FRESH_SECONDS = 2.0
-_PATIENCE_SECONDS = 4.0
+_PATIENCE_SECONDS = 8.0
 _TIMEOUT = aiohttp.ClientTimeout(total=3)
 NEEDED = "warehouse"
 """Without it no question can be answered; without the others some cannot, or answers come later."""

@@ -33,7 +33,7 @@ from rl_pipeline.service.publishing import PublishingDesk
 from rl_pipeline.service.replies import QUEUE_GROUP, STATUS_QUERY, answer_query
 from rl_pipeline.service.training_desk import TrainingDesk
 from rl_pipeline.stores.objects import Objects
-from rl_pipeline.stores.warehouse import Warehouse
+from rl_pipeline.stores.warehouse import Warehouse, WarehouseUnavailable
 
 _SECONDS_BETWEEN_LOOKS_AT_KEYS = 2.0
 _THREADS = 32
@@ -133,15 +133,23 @@ async def opened(configuration: ServiceConfiguration) -> AsyncIterator[Service]:
 
         follower = Follower(connections.stream, news, answer_queries)
         follower.start()
+        # The first caller does not wait for what it takes to load the warehouse's client.
+        reaching = loop.run_in_executor(None, _reach, connections)
         watching = loop.create_task(_watch_keys(configuration.keyring))
         try:
             yield Service(configuration, connections, training, publishing, health)
         finally:
             watching.cancel()
+            await reaching
             await asyncio.to_thread(follower.stop)
             training.close()
             publishing.close()
             await asyncio.to_thread(connections.close)
+
+
+def _reach(connections: Connections) -> None:
+    with contextlib.suppress(WarehouseUnavailable):
+        connections.warehouse()
 
 
 async def _watch_keys(keyring: Keyring) -> None:

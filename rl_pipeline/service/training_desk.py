@@ -6,6 +6,7 @@ What is said of a job is at most half a second old, and says so (`as_of`): many 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
@@ -34,7 +35,7 @@ from rl_pipeline.training.jobs.outbox import keep, kept_requests
 from rl_pipeline.training.jobs.reports import announcement, next_job_number
 from rl_pipeline.training.jobs.requests import check_request, is_repetition
 from rl_pipeline.training.jobs.rows import NoSuchJob, attempts_of, find_job, unfinished_jobs
-from rl_pipeline.training.jobs.standings import newest_standings, standings_of
+from rl_pipeline.training.jobs.standings import STATUS_OF, newest_standings, standings_of
 
 _FRESH_SECONDS = 0.5
 _MOST_REMEMBERED = 10_000
@@ -48,6 +49,16 @@ class JobIdTaken(PipelineError):
 
 class JobOver(PipelineError):
     """A job that has ended already."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What was asked for under an id before."""
+
+    job: Job | None
+    request: TrainingRequest | None
+    next_name: str
+    """How the next job is called."""
 
 
 class Terminate(Protocol):
@@ -122,24 +133,27 @@ class TrainingDesk:
         """
         check_request(request, self._trajectories, self._algorithm)
         job_id = request.training_job_id
-        known, name = await asyncio.to_thread(self._before, job_id)
-        if known is not None and not is_repetition(request, known):
+        before = await asyncio.to_thread(self._before, job_id)
+        if before.request is not None and not is_repetition(request, before.request):
             raise JobIdTaken(
                 f"another request was made under the id {job_id}, and that one counts: ask under another id"
             )
-        fell_back = await self._send(outgoing_message(request), job_id)
+        fell_back = before.job is None and await self._send(outgoing_message(request), job_id)
         self._remembered.pop(job_id, None)
-        if not fell_back:
+        if before.job is None and not fell_back:
             self._news.hear(request)
-        told = announcement(name, request.training_config.dataset.sample_size)
-        waits = f"NATS is away: it is kept in the warehouse, and starts when NATS is back. {told}"
+        told = announcement(before.next_name, request.training_config.dataset.sample_size)
+        if before.request is not None:
+            told = f"{job_id} was asked for before: nothing more is started"
+        if fell_back:
+            told = f"NATS is away: it is kept in the warehouse, and starts when NATS is back. {told}"
         return StartAnswer(
             job_id=job_id,
-            status="queued",
-            message=f"it was asked for before: {job_id}" if known else waits if fell_back else told,
+            status=STATUS_OF[before.job.state] if before.job else "queued",
+            message=told,
             sent_by="outbox" if fell_back else "nats",
             fell_back=fell_back,
-            repeated=known is not None,
+            repeated=before.request is not None,
             status_url=f"/training/{job_id}/status",
         )
 
@@ -181,16 +195,15 @@ class TrainingDesk:
         told = "nothing trains now" if not stopping else f"stopping {', '.join(each.job_id for each in stopping)}"
         return StopAnswer(stopping=stopping, message=told)
 
-    def _before(self, job_id: str) -> tuple[TrainingRequest | None, str]:
-        """What was asked for under an id, and how the next job is called."""
+    def _before(self, job_id: str) -> "_Before":
         try:
             tables = self._connections.warehouse()
             job = find_job(tables, job_id)
             known = job.request if job else self._news.request(job_id) or kept_requests(tables, [job_id]).get(job_id)
-            return known, f"#{next_job_number(tables)}"
+            return _Before(job, known, f"#{next_job_number(tables)}")
         except (WarehouseUnavailable, WarehouseError):
             # The request is what counts: the sensor of requests finds out all the same, and a number is for people.
-            return self._news.request(job_id), job_id
+            return _Before(None, self._news.request(job_id), job_id)
 
     def _to_cancel(self, job_id: str) -> tuple[Job | None, Sequence[Attempt]]:
         tables = self._connections.warehouse()

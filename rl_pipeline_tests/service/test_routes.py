@@ -23,6 +23,7 @@ from rl_pipeline.training.jobs.rows import write_job
 from rl_pipeline_tests.service.running_service import KEY, ServiceProcess
 from rl_pipeline_tests.serving.states import model_at, ramping, steady
 from rl_pipeline_tests.training.job_values import a_job
+from rl_pipeline_tests.waiting import wait_until
 
 TRAJECTORY = "3f2b8c1e-5d4a-4b6f-9e7d-1a2b3c4d5e6f"
 
@@ -262,11 +263,12 @@ def test_two_replicas_answer_a_query_once(
         return heard
 
     with ServiceProcess(service.directory / "second", stores) as second:
-        headers = {"X-API-Key": KEY}
-        assert (
-            httpx.get(f"{second.url}/health", headers=headers, timeout=60).json()["components"]["nats"]["status"]
-            == "ok"
-        )
+
+        def is_connected() -> bool:
+            health = httpx.get(f"{second.url}/health", headers={"X-API-Key": KEY}, timeout=60).json()
+            return bool(health["components"]["nats"]["status"] == "ok")
+
+        wait_until(is_connected, "a second replica")
         heard = asyncio.run(answers())
     assert len(heard) == 20
     assert {json.loads(data)["job_id"] for data in heard} == {"asked-of-two"}
