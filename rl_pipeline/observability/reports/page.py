@@ -38,9 +38,9 @@ def style() -> str:
 def _part(part: Part) -> str:
     match part:
         case Paragraph(text):
-            return f"<p>{escape(text)}</p>"
+            return f"<p>{_text(text)}</p>"
         case Items(texts):
-            return f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in texts)}</ul>"
+            return f"<ul>{''.join(f'<li>{_text(text)}</li>' for text in texts)}</ul>"
         case Table():
             return _table(part)
         case Chart():
@@ -48,6 +48,11 @@ def _part(part: Part) -> str:
         case Picture(title, png):
             data = base64.b64encode(png).decode()
             return f'<figure><img alt="{escape(title)}" src="data:image/png;base64,{data}"></figure>'
+
+
+def _text(text: str) -> str:
+    """Escaped, with what stands between backquotes as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _table(table: Table) -> str:
@@ -59,7 +64,7 @@ def _table(table: Table) -> str:
 
 def _row(row: Sequence[str], kind: str, table: Table) -> str:
     cells = (
-        f"<{kind}{_NUMERIC if _is_of_numbers(table, place) else ''}>{escape(text)}</{kind}>"
+        f"<{kind}{_NUMERIC if _is_of_numbers(table, place) else ''}>{_text(text)}</{kind}>"
         for place, text in enumerate(row)
     )
     return f"<tr>{''.join(cells)}</tr>"

@@ -99,6 +99,13 @@ def _chart(title: str, *values: float | None) -> Chart:
     )
 
 
+def test_a_command_is_shown_as_one_and_numbers_stand_below_each_other() -> None:
+    page = to_page(Document("t", "l", (Section("s", (table(("what", "count"), [("run `ls <x>`", "1,000")]),)),)))
+    assert "<td>run <code>ls &lt;x&gt;</code></td>" in page
+    assert '<th class="n">count</th>' in page
+    assert '<td class="n">1,000</td>' in page
+
+
 def test_a_line_is_broken_where_there_is_nothing() -> None:
     drawn = draw(_chart("means", 1.0, 2.0, None, 3.0, 4.0))
     assert drawn.count("<polyline") == 2
