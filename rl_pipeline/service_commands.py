@@ -67,7 +67,7 @@ def configured(settings: "Settings", *, host: str, port: int) -> "ServiceConfigu
     from rl_pipeline.redaction.redactor import Redactor
     from rl_pipeline.service.keys import Keyring
     from rl_pipeline.service.service import ServiceConfiguration
-    from rl_pipeline.stores.topology import TRAJECTORIES
+    from rl_pipeline.stores.topology import STREAMS, TRAINING, TRAJECTORIES
 
     own = settings.agentgym_rl_api_key
     keys_file: Path | None = settings.service_keys_file
@@ -85,6 +85,8 @@ def configured(settings: "Settings", *, host: str, port: int) -> "ServiceConfigu
         gateways=settings.gateway_addresses,
         mlflow_uri=settings.mlflow_tracking_uri,
         trajectories=TRAJECTORIES.name,
+        training=TRAINING.name,
+        streams=[stream.name for stream in STREAMS],
         algorithm=settings.rl_algorithm,
         requests_per_second=settings.service_requests_per_second,
         version=version("rl-pipeline"),

@@ -18,7 +18,6 @@ from rl_pipeline.service.problems import MEDIA_TYPE, Problem, handle_problems
 from rl_pipeline.service.routers import coordinator, deployments, experience, learning, training
 from rl_pipeline.service.routers.bodies import BODIES
 from rl_pipeline.service.service import ServiceConfiguration, opened
-from rl_pipeline.stores.topology import STREAMS, TRAINING, TRAJECTORIES
 
 _LARGEST_REQUEST = 1024 * 1024
 _LARGER = {experience.TRAJECTORIES_PATH: CLAIMED_LIMITS.max_bytes}
@@ -73,9 +72,9 @@ def _collector(configuration: ServiceConfiguration) -> PipelineCollector:
     return PipelineCollector(
         open_warehouse=configuration.open_warehouse,
         open_stream=configuration.open_stream,
-        trajectory_stream=TRAJECTORIES.name,
-        training_stream=TRAINING.name,
-        streams=[stream.name for stream in STREAMS],
+        trajectory_stream=configuration.trajectories,
+        training_stream=configuration.training,
+        streams=configuration.streams,
     )
 
 

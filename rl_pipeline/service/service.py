@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -61,6 +61,10 @@ class ServiceConfiguration:
     mlflow_uri: str
     trajectories: str
     """The stream that ingest reads."""
+    training: str
+    """The stream of requests and status."""
+    streams: Sequence[str]
+    """Those whose sizes Prometheus is told."""
     algorithm: Algorithm
     """Of a request that names none."""
     requests_per_second: float
