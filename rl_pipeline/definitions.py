@@ -190,6 +190,7 @@ def _deployment(settings: Settings) -> DeploymentResource:
         traffic_command=settings.traffic_command,
         traffic_directory=str(traffic_directory(settings)),
         initial_traffic=settings.canary_initial_traffic,
+        cautious_traffic=settings.canary_cautious_traffic,
         ramp_hours=settings.canary_ramp_hours,
         step_samples=list(settings.step_samples),
         bake_hours=settings.canary_bake_hours,

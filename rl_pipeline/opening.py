@@ -162,10 +162,12 @@ def rollout_terms(settings: Settings) -> "RolloutTerms":
     first, second, third = settings.step_samples
     return RolloutTerms(
         initial_traffic=settings.canary_initial_traffic,
+        cautious_traffic=settings.canary_cautious_traffic,
         ramp_hours=settings.canary_ramp_hours,
         step_samples=(first, second, third),
         bake_hours=settings.canary_bake_hours,
         rule=settings.rollout_rule,
+        always_canary=settings.rollout_strategy == "canary",
         needs_approval=settings.rollout_approval,
         endpoint=settings.serving_endpoint,
         splits=traffic_choice(settings).splits,

@@ -182,6 +182,9 @@ class Settings(BaseSettings):
 
     # Deployment
     canary_initial_traffic: float = Field(0.10, gt=0, le=1, description="The canary's first share of traffic.")
+    canary_cautious_traffic: float = Field(
+        0.05, gt=0, le=1, description="The same of a canary that is hardly better than the model in service."
+    )
     canary_ramp_hours: float = Field(4, gt=0, description="The least time from the first share to all of it.")
     rollback_error_threshold: float = Field(0.05, gt=0, lt=1, description="Error rate that the plain rule forbids.")
     rollback_reward_threshold: float = Field(

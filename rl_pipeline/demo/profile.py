@@ -48,6 +48,7 @@ FAST_CLOCK: Mapping[str, object] = MappingProxyType(
         "validation_items": 160,
         "rollout_strategy": "canary",
         "canary_initial_traffic": 0.25,
+        "canary_cautious_traffic": 0.25,
         "canary_ramp_hours": 20 / 3600,
         "canary_step_samples": "40,40,80",
         "canary_settling_seconds": 1.0,

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from rl_pipeline.deployment.releases import Release, Releases, RolloutPlan
 from rl_pipeline.deployment.state import EvidenceRule, Strategy
-from rl_pipeline.deployment.strategy import SAMPLES, Choice, choose, ramp
+from rl_pipeline.deployment.strategy import CAUTIOUS_SHARE, SAMPLES, Choice, choose, ramp
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.stores.lease import Leases
 from rl_pipeline.stores.warehouse import Warehouse
@@ -28,6 +28,8 @@ class RolloutTerms:
     """How this deployment lets models in."""
 
     initial_traffic: float = 0.10
+    cautious_traffic: float = CAUTIOUS_SHARE
+    """A canary's first share where it is hardly better."""
     ramp_hours: float = 4.0
     step_samples: tuple[int, int, int] = SAMPLES
     bake_hours: float = 24.0
@@ -58,7 +60,7 @@ def admit(
     `NotAdmitted`, `NothingToValidate` and `NotValidated`, and what `Releases.release` raises.
     """
     candidate, stored = candidate_of(tables, job_id), report_of(tables, job_id)
-    choice = _choice(stored, terms.initial_traffic)
+    choice = _choice(stored, terms)
     refusal = _refusal(candidate, stored, choice)
     if refusal:
         waiting = Releases(tables).of_job(job_id)
@@ -81,11 +83,11 @@ def admit(
     )
 
 
-def _choice(stored: StoredReport, initial: float) -> Choice:
+def _choice(stored: StoredReport, terms: RolloutTerms) -> Choice:
     found = stored.report.improvement
     if found is None:
-        return Choice("canary", initial, "there was nothing to compare with")
-    return choose(found.points, found.interval[1], initial)
+        return Choice("canary", terms.initial_traffic, "there was nothing to compare with")
+    return choose(found.points, found.interval[1], terms.initial_traffic, terms.cautious_traffic)
 
 
 def _refusal(candidate: Candidate, stored: StoredReport, choice: Choice) -> str:

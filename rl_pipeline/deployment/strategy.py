@@ -12,7 +12,7 @@ from rl_pipeline.contracts import model_deployed
 from rl_pipeline.deployment.state import RampStep, Rollout, Strategy
 
 CAUTIOUS_SHARE = 0.05
-"""Where a canary starts that is hardly better."""
+"""Where a canary starts that is hardly better, ordinarily."""
 BLUE_GREEN_SHARE = 0.90
 """The rest is held back as the control: without one, nobody can tell a bad model from a bad day."""
 SAMPLES = (50, 100, 150)
@@ -31,16 +31,16 @@ class Choice:
     reason: str
 
 
-def choose(improvement: float, upper_bound: float, initial: float) -> Choice:
+def choose(improvement: float, upper_bound: float, initial: float, cautious: float = CAUTIOUS_SHARE) -> Choice:
     """The strategy for a candidate that is so much better, by its mean and by the upper bound of its interval.
 
-    `initial` is the share from which a canary starts ordinarily.
+    `initial` is the share from which a canary starts, `cautious` that of one which is hardly better.
     """
     found = f"{improvement:+.3f} on the benchmarks, at most {upper_bound:+.3f}"
     if upper_bound < 0:
         return Choice("abort", 0.0, f"worse than the model in service: {found}")
     if improvement < 0.05:
-        return Choice("canary", min(CAUTIOUS_SHARE, initial), f"hardly better: {found}")
+        return Choice("canary", min(cautious, initial), f"hardly better: {found}")
     if improvement < 0.15:
         return Choice("canary", initial, f"better: {found}")
     return Choice("blue_green", BLUE_GREEN_SHARE, f"much better: {found}")

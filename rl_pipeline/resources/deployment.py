@@ -40,6 +40,7 @@ class DeploymentResource(dg.ConfigurableResource[None]):
     traffic_command: str | None = Field(None, description="What brings a change of the last two into service.")
     traffic_directory: str = Field(description="Where they are told what to serve.")
     initial_traffic: float = Field(0.10, description="A canary's first share of the traffic.")
+    cautious_traffic: float = Field(0.05, description="The same where it is hardly better than the model in service.")
     ramp_hours: float = Field(4, description="The least time from its first share to all of the traffic.")
     step_samples: list[int] = Field([50, 100, 150], description="Sessions that each of its shares takes at least.")
     bake_hours: float = Field(24, description="How long the old model is kept warm.")
@@ -100,6 +101,7 @@ class DeploymentResource(dg.ConfigurableResource[None]):
         first, second, third = self.step_samples
         return RolloutTerms(
             initial_traffic=self.initial_traffic,
+            cautious_traffic=self.cautious_traffic,
             ramp_hours=self.ramp_hours,
             step_samples=(first, second, third),
             bake_hours=self.bake_hours,

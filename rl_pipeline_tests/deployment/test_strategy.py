@@ -29,6 +29,7 @@ def test_the_better_a_candidate_the_faster_it_goes(
 
 def test_caution_never_starts_higher_than_what_is_configured() -> None:
     assert choose(0.0, 0.1, initial=0.02).initial == 0.02
+    assert choose(0.0, 0.1, initial=0.5, cautious=0.2).initial == 0.2
 
 
 def test_the_ramp_of_the_specification() -> None:
