@@ -11,7 +11,8 @@ from, measured on the same held-out tasks, with as many steps of environments: `
 `training_steps` by the trainings on the one side, `trl_steps` on the other. TRL may choose between two learning rates,
 by the mean over the seeds (`trl_rate`), and reuses each batch as often as the loop does. In a world of single questions
 this is TRL as it is; in crafting its single turns are actions, played out by the base model
-(`rl_pipeline_tests/training/single_turn_trl.py`).
+(`rl_pipeline_tests/training/single_turn_trl.py`), and it is told the outcome alone, where the loop's trainings are also
+told by how much each turn brought the goal nearer.
 
 The seed varies which tasks are played, how answers are drawn, what users say, and what is drawn in the trainings; not
 the base model, which is made by one recipe, nor the held-out tasks. How attempts fall into batches and rounds depends
