@@ -213,6 +213,12 @@ def test_neither_program_nor_test_can_read_what_the_suites_hold(path: Path, limi
     assert run_program("", look, limits).reason == unread
 
 
+def test_a_test_can_use_the_worlds_and_a_program_cannot(limits: Limits) -> None:
+    world = "from rl_pipeline.environments.crafting import CraftingWorld"
+    assert run_program("", "CraftingWorld().tasks(1, seed=0)", limits, prelude=world).passed
+    assert not run_program(world, "", limits).passed
+
+
 def test_where_the_package_is_installed_among_others_only_the_others_can_be_read(
     limits: Limits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,8 @@ _PACKAGE = Path(__file__).parents[2]
 # Those of the project and of installed packages, without what else a start of Python looks for.
 _PATHS = (str(_PACKAGE.parent), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 _LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache", "/usr/share/zoneinfo")
+# What a prelude may import of this package: the worlds, which hold no answers.
+_WORLDS = tuple(_PACKAGE / name for name in ("__init__.py", "errors.py", "environments"))
 _MOST_OF_RESULT = 4096
 
 
@@ -78,7 +80,8 @@ def run_program(
             "file_bytes": limits.file_bytes,
             "namespaces": limits.namespaces,
         }
-        judging = {"walls": walls, "prelude": prelude, "test": test, "entry_point": entry_point}
+        judge_walls = {**walls, "readable": [*_readable(), *map(str, _WORLDS)]}
+        judging = {"walls": judge_walls, "prelude": prelude, "test": test, "entry_point": entry_point}
         told, in_time = _run_both({"walls": walls, "program": program}, judging, directory, limits.wall_seconds)
     return _ending(told, in_time=in_time)
 
