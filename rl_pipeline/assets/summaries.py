@@ -23,7 +23,7 @@ from rl_pipeline.resources.warehouse import WarehouseResource
 from rl_pipeline.stores.topology import TRAJECTORIES
 
 REPORT_COLUMNS = message_columns("report.v1.schema.json")
-KINDS = {"clickhouse", "markdown", "html"}
+KINDS = {"clickhouse", "html"}
 _DAYS: Mapping[Kind, int] = {"daily": 1, "weekly": 7}
 _NOTHING_CRITICAL = "nothing_critical_was_found"
 # A day's summary is about the day before too, and about every model that there was.
