@@ -103,7 +103,7 @@ def _report(
     now = datetime.now(UTC)
     period = period_up_to(date.fromisoformat(context.partition_key), _DAYS[kind], now)
     with warehouse.open() as tables, model_objects.open() as objects:
-        figures = read_figures(tables, TRAJECTORIES.name, period, reports.base(), now)
+        figures = read_figures(tables, TRAJECTORIES.name, period, reports.base())
         summary = Summary(kind, figures, findings_of(figures, reports.limits()))
         made = made_summary(summary, context.partition_key)
         url = keep(objects, made, now)
