@@ -19,7 +19,7 @@ from rl_pipeline.automation.archiving import archive_at_night, archive_trajector
 from rl_pipeline.automation.checkpoint_retention import prune_at_night, prune_checkpoints
 from rl_pipeline.automation.checkpoints_to_validate import checkpoints_to_validate, release_policy
 from rl_pipeline.automation.imports import import_trajectories
-from rl_pipeline.automation.reporting import every_monday, every_morning, report_week, summarize_day
+from rl_pipeline.automation.reporting import report_every_monday, report_week, summarize_day, summarize_every_morning
 from rl_pipeline.automation.rewards_due import rewards_due, score_trajectories
 from rl_pipeline.automation.rollout_under_way import rollout_under_way
 from rl_pipeline.automation.run_retention import prune_runs, prune_runs_at_night
@@ -87,8 +87,8 @@ def build_definitions(overrides: Mapping[str, Any] | None = None) -> dg.Definiti
             training_schedule(settings.rl_schedule_cron),
             prune_at_night,
             prune_runs_at_night(settings.run_retention_days),
-            every_morning,
-            every_monday,
+            summarize_every_morning,
+            report_every_monday,
         ],
         resources={**resources_from(settings), **(overrides or {})},
         # A step in a process of its own costs seconds of start-up and gains nothing here.

@@ -84,5 +84,5 @@ def test_the_files_of_the_quick_reference_are_where_the_page_says() -> None:
     assert (root / "rl_pipeline/contracts/topics.json").exists()
     assert len(list((root / "rl_pipeline/contracts/schemas/agent-rl").glob("*.v1.schema.json"))) >= 5
     profile = root / "rl_pipeline/collection/agent_zero/plugin/agents/rl-trainer/prompts/agent.system.main.role.md"
-    assert profile.exists()
+    assert "never delegate upward" in profile.read_text()
     assert str(profile.relative_to(root)) in text("operations.md")

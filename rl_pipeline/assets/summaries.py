@@ -23,7 +23,7 @@ from rl_pipeline.resources.warehouse import WarehouseResource
 from rl_pipeline.stores.topology import TRAJECTORIES
 
 REPORT_COLUMNS = message_columns("report.v1.schema.json")
-KINDS = {"clickhouse", "markdown", "html"}
+KINDS = {"clickhouse", "html"}
 _DAYS: Mapping[Kind, int] = {"daily": 1, "weekly": 7}
 _NOTHING_CRITICAL = "nothing_critical_was_found"
 # A day's summary is about the day before too, and about every model that there was.
@@ -103,7 +103,7 @@ def _report(
     now = datetime.now(UTC)
     period = period_up_to(date.fromisoformat(context.partition_key), _DAYS[kind], now)
     with warehouse.open() as tables, model_objects.open() as objects:
-        figures = read_figures(tables, TRAJECTORIES.name, period, reports.base(), now)
+        figures = read_figures(tables, TRAJECTORIES.name, period, reports.base())
         summary = Summary(kind, figures, findings_of(figures, reports.limits()))
         made = made_summary(summary, context.partition_key)
         url = keep(objects, made, now)

@@ -30,7 +30,7 @@ report_week = dg.define_asset_job(
     execution_timezone="UTC",
     default_status=dg.DefaultScheduleStatus.RUNNING,
 )
-def every_morning(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
+def summarize_every_morning(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
     """The summary of the day that has just ended, at 08:00 UTC."""
     return _of_the_day(context)
 
@@ -42,7 +42,7 @@ def every_morning(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
     execution_timezone="UTC",
     default_status=dg.DefaultScheduleStatus.RUNNING,
 )
-def every_monday(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
+def report_every_monday(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
     """The report on the week that has just ended, on Mondays at 08:00 UTC."""
     return _of_the_day(context)
 

@@ -82,16 +82,25 @@ def new_rewarded(warehouse: Warehouse, stream: str, jobs: Sequence[Mapping[str, 
     return int(found["count"][0])
 
 
-def serving_model(warehouse: Warehouse, stream: str, now: datetime) -> ServingModel | None:
-    """The model that made most of the last day's trajectories, and how it does; None where none says what it is."""
+def serving_model(
+    warehouse: Warehouse, stream: str, now: datetime, *, until: datetime | None = None
+) -> ServingModel | None:
+    """The model that made most of the last day's trajectories, and how it does; None where none says what it is.
+
+    With `until`, as it was then: what came later does not count.
+    """
     current = warehouse.query("SELECT hash FROM reward_configurations FINAL ORDER BY current_since DESC LIMIT 1")
     if current.is_empty():
         return None
     known = {"stream": stream, "configuration": current["hash"][0], "since": _moment(now - _RECENT)}
+    rewards = _FIRST_REWARDS
+    if until is not None:
+        rewards += " AND stream_time < {until:DateTime64(3, 'UTC')}"
+        known["until"] = _moment(until)
     serving = warehouse.query(
         f"""
         SELECT model_version, uniqExact(sequence) AS count
-        FROM ({_FIRST_REWARDS} AND stream_time > {{since:DateTime64(3, 'UTC')}} AND model_version != '')
+        FROM ({rewards} AND stream_time > {{since:DateTime64(3, 'UTC')}} AND model_version != '')
         GROUP BY model_version ORDER BY count DESC, model_version LIMIT 1
         """,  # noqa: S608  # put together from the texts above
         known,
@@ -102,13 +111,13 @@ def serving_model(warehouse: Warehouse, stream: str, now: datetime) -> ServingMo
     known |= {"model": version, "bake": BAKE_TRAJECTORIES}
     first, last = _sample(
         warehouse,
-        f"""{_FIRST_REWARDS} AND model_version = {{model:String}}
+        f"""{rewards} AND model_version = {{model:String}}
             ORDER BY sequence LIMIT 1 BY sequence LIMIT {{bake:UInt32}}""",
         known,
     )
     recent, _ = _sample(
         warehouse,
-        f"""{_FIRST_REWARDS} AND model_version = {{model:String}} AND stream_time > {{since:DateTime64(3, 'UTC')}}
+        f"""{rewards} AND model_version = {{model:String}} AND stream_time > {{since:DateTime64(3, 'UTC')}}
             AND sequence > {{last:UInt64}} LIMIT 1 BY sequence""",
         known | {"last": last},
     )

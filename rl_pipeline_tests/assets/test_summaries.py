@@ -14,7 +14,7 @@ from rl_pipeline.assets.training_job_reports import training_job_reports
 from rl_pipeline.assets.trajectory_rewards import trajectory_rewards
 from rl_pipeline.assets.trajectory_stream import trajectory_stream
 from rl_pipeline.automation.alerts import notices_waiting
-from rl_pipeline.automation.reporting import every_monday, every_morning
+from rl_pipeline.automation.reporting import report_every_monday, summarize_every_morning
 from rl_pipeline.automation.trainings_over import trainings_over
 from rl_pipeline.collection.samples import sample_trajectories
 from rl_pipeline.contracts import Report, parse_message, serialize
@@ -169,9 +169,9 @@ def test_the_report_says_whether_the_model_came_into_service(
     assert complete_report(warehouse, "job-1").validation == "passed"
 
 
-def test_the_summary_comes_at_eight_every_morning_and_the_week_on_mondays() -> None:
-    assert (every_morning.cron_schedule, every_morning.execution_timezone) == ("0 8 * * *", "UTC")
-    assert (every_monday.cron_schedule, every_monday.execution_timezone) == ("0 8 * * 1", "UTC")
+def test_the_summary_comes_at_eight_summarize_every_morning_and_the_week_on_mondays() -> None:
+    assert (summarize_every_morning.cron_schedule, summarize_every_morning.execution_timezone) == ("0 8 * * *", "UTC")
+    assert (report_every_monday.cron_schedule, report_every_monday.execution_timezone) == ("0 8 * * 1", "UTC")
     with dg.build_schedule_context(scheduled_execution_time=datetime(2026, 3, 9, 8, tzinfo=UTC)) as context:
-        asked = [every_morning(context), every_monday(context)]
+        asked = [summarize_every_morning(context), report_every_monday(context)]
     assert [each.partition_key for each in asked] == ["2026-03-09"] * 2  # type: ignore[union-attr]

@@ -14,6 +14,12 @@ CAME_BY_ITSELF = "trajectory_id NOT IN (SELECT trajectory_id FROM imported_traje
 """What files have brought is no experience of the model in service."""
 CLUSTER = "if(session_id = '', trajectory_id, session_id)"
 IN_PERIOD = "{column} >= {{start:DateTime64(3, 'UTC')}} AND {column} < {{end:DateTime64(3, 'UTC')}}"
+# In milliseconds, as the stream tells time: a period may begin within a second.
+_BIN = """
+    toUInt32(intDiv(
+        toUnixTimestamp64Milli(stream_time) - toUnixTimestamp64Milli({start:DateTime64(3, 'UTC')}), {width:UInt64}
+    ))
+"""
 SUMS = """
     sum(n) AS observations, sum(s) AS total, count() AS clusters, sum(s * s) AS squares, sum(s * n) AS products,
     toFloat64(sum(n * n)) AS squared_sizes
@@ -127,12 +133,11 @@ def bins_of(period: Period) -> tuple[timedelta, int]:
 def read_arrivals(warehouse: Warehouse, stream: str, period: Period) -> Arrivals:
     """What the ledger says of the period."""
     width, bins = bins_of(period)
-    known = {"stream": stream, "width": int(width.total_seconds()), **period.parameters()}
+    known = {"stream": stream, "width": width // timedelta(milliseconds=1), **period.parameters()}
     within = IN_PERIOD.format(column="stream_time")
     found = warehouse.query(
         f"""
-        SELECT verdict, toUInt32(intDiv(dateDiff('second', {{start:DateTime64(3, 'UTC')}}, stream_time),
-            {{width:UInt32}})) AS bin, count() AS sequences
+        SELECT verdict, {_BIN} AS bin, count() AS sequences
         FROM trajectory_ledger FINAL WHERE stream = {{stream:String}} AND {within} GROUP BY verdict, bin
         """,  # noqa: S608  # all of it is ours
         known,
@@ -162,12 +167,11 @@ def read_rewards(warehouse: Warehouse, stream: str, period: Period) -> Rewards:
     known = {
         "stream": stream,
         "configuration": current["hash"][0],
-        "width": int(width.total_seconds()),
+        "width": width // timedelta(milliseconds=1),
         **period.parameters(),
     }
     first = f"""
-        SELECT {CLUSTER} AS cluster, model_version, raw_total, toUInt32(intDiv(
-            dateDiff('second', {{start:DateTime64(3, 'UTC')}}, stream_time), {{width:UInt32}})) AS bin
+        SELECT {CLUSTER} AS cluster, model_version, raw_total, {_BIN} AS bin
         FROM rewards FINAL
         WHERE stream = {{stream:String}} AND configuration = {{configuration:String}} AND revision = 0
             AND {IN_PERIOD.format(column="stream_time")} AND {CAME_BY_ITSELF}

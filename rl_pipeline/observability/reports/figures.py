@@ -1,7 +1,6 @@
 """All that a report on a period is made from, read once."""
 
 from dataclasses import dataclass
-from datetime import datetime
 
 from rl_pipeline.observability.reports.activity import (
     Arrivals,
@@ -78,7 +77,7 @@ class Figures:
         return next(one.change.now.count for one in self.outcomes if one.goal.name == "satisfaction")
 
 
-def read_figures(warehouse: Warehouse, stream: str, period: Period, base: Period | None, now: datetime) -> Figures:
+def read_figures(warehouse: Warehouse, stream: str, period: Period, base: Period | None) -> Figures:
     """The figures of a period; `base` is what outcomes are compared with, else the first days with trajectories."""
     arrivals = read_arrivals(warehouse, stream, period)
     base = base or default_base(warehouse, stream)
@@ -94,7 +93,7 @@ def read_figures(warehouse: Warehouse, stream: str, period: Period, base: Period
         changes=tuple(read_changes(warehouse, period)),
         post_mortems=tuple(_recommended(warehouse, period)),
         standing=read_standing(warehouse, period.end),
-        performance=serving_model(warehouse, stream, min(period.end, now)),
+        performance=serving_model(warehouse, stream, period.end, until=period.end),
         sessions=tuple(read_sessions(warehouse, period)),
         outcomes=tuple(read_outcomes(warehouse, stream, period, base)),
         storage=read_storage(warehouse, stream, period, arrivals.judged),

@@ -6,6 +6,7 @@ from datetime import timedelta
 import polars as pl
 import pytest
 
+from rl_pipeline.observability.reports.activity import read_arrivals
 from rl_pipeline.observability.reports.figures import Figures, read_figures
 from rl_pipeline.observability.reports.periods import Period
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
@@ -39,7 +40,7 @@ def warehouse(tables: ClickHouseWarehouse) -> ClickHouseWarehouse:
 
 
 def read(warehouse: ClickHouseWarehouse, base: Period | None = None) -> Figures:
-    return read_figures(warehouse, STREAM, PERIOD, base, END)
+    return read_figures(warehouse, STREAM, PERIOD, base)
 
 
 def test_of_nothing_nothing_is_known_and_nothing_breaks(warehouse: ClickHouseWarehouse) -> None:
@@ -69,6 +70,23 @@ def test_a_message_belongs_to_the_period_in_which_it_came_and_the_end_is_not_in_
     assert (figures.arrivals.series[0], figures.arrivals.series[23], sum(figures.arrivals.series)) == (3, 2, 5)
     assert figures.arrivals.refused_share == pytest.approx(1 / 6), "what was lost did not fail by itself"
     assert figures.arrivals_before == 5
+
+
+def test_a_period_may_begin_within_a_second(warehouse: ClickHouseWarehouse) -> None:
+    fraction = timedelta(milliseconds=900, microseconds=123)
+    store_ledger(warehouse, ("accepted", 1, START + timedelta(seconds=1)), ("accepted", 1, END + HOUR / 7200))
+    arrivals = read_arrivals(warehouse, STREAM, Period(START + fraction, END + fraction))
+    assert (arrivals.accepted, arrivals.series[0], arrivals.series[23]) == (2, 1, 1)
+
+
+def test_a_model_is_as_it_was_when_the_period_ended(warehouse: ClickHouseWarehouse) -> None:
+    store_scored(warehouse, START - HOUR, [{"raw": 0.5}] * 200)
+    store_scored(warehouse, START + HOUR, [{"raw": 0.6}] * 3, first=1000)
+    store_scored(warehouse, END + HOUR, [{"raw": 0.1}] * 9, first=2000)
+    performance = read(warehouse).performance
+    assert performance is not None
+    assert (performance.bake.count, performance.recent.count) == (200, 3)
+    assert performance.recent.mean == pytest.approx(0.6)
 
 
 def test_the_error_of_a_mean_counts_sessions_and_not_the_trajectories_in_them(warehouse: ClickHouseWarehouse) -> None:
