@@ -316,10 +316,7 @@ class Settings(BaseSettings):
         webhook = self.alert_webhook_url.get_secret_value() if self.alert_webhook_url else ""
         if webhook and not re.match(r"https?://[^/]", webhook):
             raise ValueError("ALERT_WEBHOOK_URL must be an address such as https://host/path")
-        ports = [
-            f"rl_pipeline_{component}_port"
-            for component in ("nats", "clickhouse", "ui", "mlflow", "gateway", "service")
-        ]
+        ports = [name for name in type(self).model_fields if re.fullmatch(r"rl_pipeline_[a-z]+_port", name)]
         chosen = [port for name in ports if (port := getattr(self, name))]
         if len(set(chosen)) < len(chosen):
             raise ValueError(f"{', '.join(ports).upper()} must be different ports")
@@ -375,33 +372,6 @@ SECRETS = frozenset(
     if SecretStr in (field.annotation, *get_args(field.annotation))
 )
 """The settings that nobody may see."""
-
-
-def embedded_profile(
-    home: Path,
-    *,
-    nats_url: str,
-    clickhouse_url: str,
-    mlflow_url: str,
-    gateway_url: str,
-    ui_url: str,
-    service_url: str,
-) -> dict[str, object]:
-    """The defaults of one machine: local servers, files in place of S3, and the small model."""
-    objects = home.resolve() / "objects"
-    return {
-        "nats_url": nats_url,
-        "clickhouse_url": clickhouse_url,
-        "model_storage_path": str(objects / "rl-checkpoints"),
-        "trajectory_storage_path": str(objects / "trajectories"),
-        "rl_base_model": "embedded-small",
-        "mlflow_tracking_uri": mlflow_url,
-        "tensorzero_base_url": gateway_url,
-        "dagster_url": ui_url,
-        "agentgym_rl_url": service_url,
-        "ingest_wait_seconds": 5,
-        "rl_pipeline_home": home.resolve(),
-    }
 
 
 def child_environment(settings: Settings, *, secrets: Collection[str] | None = None, **more: str) -> dict[str, str]:

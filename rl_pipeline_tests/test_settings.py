@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from rl_pipeline.settings import SettingsError, child_environment, embedded_profile, load_settings
+from rl_pipeline.embedded.profile import embedded_profile
+from rl_pipeline.settings import SettingsError, child_environment, load_settings
 
 SPECIFIED = {
     "NATS_URL": "nats://nats:4222",

@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rl_pipeline.embedded.gateway_secrets import gateway_secrets
+from rl_pipeline.embedded.profile import embedded_profile
 from rl_pipeline.embedded.redaction_keys import redaction_keys
 from rl_pipeline.embedded.service_key import service_key
-from rl_pipeline.settings import Settings, embedded_profile
+from rl_pipeline.settings import Settings
 
 
 @dataclass(frozen=True)

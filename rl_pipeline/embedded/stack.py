@@ -24,12 +24,13 @@ from rl_pipeline.embedded.gateway_secrets import gateway_secrets, make_gateway_s
 from rl_pipeline.embedded.home import Home, HomeUnusable, hold, writing
 from rl_pipeline.embedded.nats_server import nats_answers, nats_server_command, write_nats_configuration
 from rl_pipeline.embedded.ports import LOOPBACK, choose_port, free_port, listens, one_stack_starts_at_a_time
+from rl_pipeline.embedded.profile import embedded_profile
 from rl_pipeline.embedded.redaction_keys import make_redaction_keys, redaction_keys
 from rl_pipeline.embedded.service_key import make_service_key, service_key
 from rl_pipeline.embedded.signing_keys import make_signing_key, signing_keys
 from rl_pipeline.embedded.supervisor import Component, Supervisor
 from rl_pipeline.json_logs import json_handler
-from rl_pipeline.settings import Settings, child_environment, embedded_profile
+from rl_pipeline.settings import Settings, child_environment
 
 _log = logging.getLogger(__name__)
 
