@@ -15,6 +15,10 @@ from rl_pipeline.json_logs import IDS, about, json_handler
 SECRET = "what the user wrote"
 
 
+def fail(error: Exception) -> None:
+    raise error
+
+
 class Log:
     """A logger of its own and what it has written."""
 
@@ -63,7 +67,7 @@ def test_a_block_is_about_ids_only() -> None:
 
 def test_an_error_that_is_not_ours_is_told_without_its_text(log: Log) -> None:
     try:
-        {}[SECRET]
+        fail(KeyError(SECRET))
     except KeyError:
         log.logger.exception("a step failed")
     (line,) = log.lines()
@@ -73,11 +77,8 @@ def test_an_error_that_is_not_ours_is_told_without_its_text(log: Log) -> None:
 
 
 def test_an_error_of_ours_is_told_with_what_to_do(log: Log) -> None:
-    def fail() -> None:
-        raise PipelineError("NATS is away: start it")
-
     try:
-        fail()
+        fail(PipelineError("NATS is away: start it"))
     except PipelineError:
         log.logger.exception("a step failed")
     assert log.lines()[0]["error_text"] == "NATS is away: start it"

@@ -157,8 +157,8 @@ def _plan(settings: Settings, home: Home, report: Callable[[str], None]) -> tupl
     beside_dagster.append(_service(embedded, service_port, home))
 
     def tell(component: Component, state: str) -> None:
-        report(f"{component.name:<12} {state:<8} {component.address}".rstrip())
         _log.info("%s: %s", component.name, state)
+        report(f"{component.name:<12} {state:<8} {component.address}".rstrip())
 
     supervisor = Supervisor(
         report=tell,

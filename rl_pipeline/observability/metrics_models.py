@@ -19,32 +19,39 @@ DEPLOYMENT_EVENTS = ("deployed", "promoted", "rolled_back", "aborted")
 LATEST_REWARDS = 1000
 """A mean is that of so many of the latest trajectories of a model."""
 _LOOKED_BACK = 100_000
-"""Sequences that are looked through for them."""
+"""Sequences that are looked through for those of each model."""
 
-# As it was first scored, like all that decides: later feedback makes older trajectories look other than newer ones.
-_LATEST_REWARDS = f"""
-    WITH (
-        SELECT mapFromArrays(groupArray(hash), groupArray(toUnixTimestamp64Milli(current_since)))
-        FROM reward_configurations FINAL
-    ) AS since
-    SELECT sequence, any(model_version) AS model,
-        argMax((raw_total, total), (since[configuration], configuration)) AS reward
-    FROM rewards
-    WHERE stream = {{stream:String}} AND revision = 0 AND sequence + {_LOOKED_BACK} > (
-        SELECT max(sequence) FROM rewards WHERE stream = {{stream:String}}
-    )
-    GROUP BY sequence, trajectory_id ORDER BY sequence DESC
-"""  # noqa: S608  # numbers of ours
+
+def _latest_rewards(looked_back: int) -> str:
+    """As they were first scored, like all that decides: later feedback makes older ones look other than newer ones."""
+    return f"""
+        WITH (
+            SELECT mapFromArrays(groupArray(hash), groupArray(toUnixTimestamp64Milli(current_since)))
+            FROM reward_configurations FINAL
+        ) AS since
+        SELECT sequence, any(model_version) AS model,
+            argMax((raw_total, total), (since[configuration], configuration)) AS reward
+        FROM rewards
+        WHERE stream = {{stream:String}} AND revision = 0 AND sequence + {looked_back} > (
+            SELECT max(sequence) FROM rewards WHERE stream = {{stream:String}}
+        )
+        GROUP BY sequence, trajectory_id ORDER BY sequence DESC
+    """  # noqa: S608  # a number of ours
+
+
 # Agents name the models that they ask; those that were ever to be served come first, whatever else is named.
 _OF_MODELS = f"""
     SELECT model, avg(reward.1) AS mean FROM (
-        SELECT * FROM ({_LATEST_REWARDS}) WHERE match(model, '{NAME_PATTERN}') LIMIT {LATEST_REWARDS} BY model
+        SELECT * FROM ({_latest_rewards(_LOOKED_BACK)}) WHERE match(model, '{NAME_PATTERN}')
+        LIMIT {LATEST_REWARDS} BY model
     ) GROUP BY model
     ORDER BY model IN (SELECT model_id FROM model_releases) OR model IN (SELECT model_id FROM deployment_audit) DESC,
         max(sequence) DESC
     LIMIT {MOST_MODELS}
 """  # noqa: S608
-_OF_ALL = f"SELECT avg(reward.2) AS mean, count() AS count FROM ({_LATEST_REWARDS} LIMIT {LATEST_REWARDS})"  # noqa: S608
+_OF_ALL = f"""
+    SELECT avg(reward.2) AS mean, count() AS count FROM ({_latest_rewards(10 * LATEST_REWARDS)} LIMIT {LATEST_REWARDS})
+"""  # noqa: S608
 _BENCHMARKS = f"""
     SELECT if(model_id = '', job_id, model_id) AS model, score.1 AS task, score.2 AS value FROM (
         SELECT job_id, validated_at, JSONExtractKeysAndValues(report, 'benchmark_scores', 'Float64') AS scores

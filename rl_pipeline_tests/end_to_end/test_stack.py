@@ -1,5 +1,6 @@
 """The embedded stack as a user meets it: `up`, `publish`, the UI, faults, Ctrl-C."""
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -46,6 +47,14 @@ def test_up_says_of_every_component_that_it_is_ready_and_where(stack: RunningSta
     ready = [line.split() for line in stack.lines if " ready" in line]
     assert sorted(words[0] for words in ready) == COMPONENTS
     assert {words[0]: words[2] for words in ready if words[0] in stack.record.urls} == stack.record.urls
+
+
+def test_what_happens_to_the_stack_is_logged_as_json(stack: RunningStack) -> None:
+    for component in ("supervisor", "watchdog"):
+        lines = (stack.home / "logs" / f"{component}.log").read_text().splitlines()
+        told = [json.loads(line) for line in lines if line.startswith("{")]  # a library may warn in its own way
+        assert {each["component"] for each in told} == {component}
+        assert all({"timestamp", "level", "logger", "message"} <= each.keys() for each in told)
 
 
 def test_everything_listens_on_loopback_only(stack: RunningStack) -> None:

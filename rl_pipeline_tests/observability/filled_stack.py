@@ -113,16 +113,16 @@ class FilledStack:
         assert self.training.job(job_id).state == outcome
 
     def serve(self, sessions: int, *, failing: int = 0, disliked: int = 0) -> None:
-        """So many sessions at the gateway, of which some fail and some are rated badly, told to the warehouse."""
+        """So many sessions at the gateway, of which some fail, and others that are rated badly; the warehouse knows."""
         before = self._outcomes()
         self.place.new.behaviour = answer_500
         self.place.old.behaviour = answer_500
         self.place.ask_many(failing)
         self.place.new.behaviour = self.place.old.behaviour = answer
-        asked = self.place.sessions(sessions - failing, lambda _: "who are you?")
-        for session, _ in asked[:disliked]:
-            self.place.gateway.call("POST", "/v1/feedback", {"session_id": session, "feedback": "negative"})
-        wait_until(lambda: self.place.look() and self._outcomes() >= before + sessions, "the outcomes")
+        self.place.ask_many(sessions - failing)
+        for _ in range(disliked):
+            wait_until(self._dislike, "a rating, before its session has ended")
+        wait_until(lambda: self.place.look() and self._outcomes() >= before + sessions + disliked, "the outcomes")
 
     def validate(self, job_id: str, *, passes: bool = True) -> None:
         """What validation leaves of a checkpoint."""
@@ -159,6 +159,11 @@ class FilledStack:
             patience_seconds=patience_seconds,
         )
 
+    def _dislike(self) -> bool:
+        ((session, _),) = self.place.sessions(1, lambda _: "who are you?")
+        rated = self.place.gateway.call("POST", "/v1/feedback", {"session_id": session, "feedback": "negative"})
+        return bool(rated.status == 200)
+
     def _outcomes(self) -> int:
         return int(self.tables.query("SELECT count() AS count FROM serving_outcomes FINAL")["count"][0])
 
@@ -193,7 +198,6 @@ def fill(filled: FilledStack, kinds: Sequence[str] = ("thumbs_up", "correction")
     filled.serve(40, failing=4, disliked=6)
     filled.publish(10, model=CANDIDATE)
     filled.ingest()
-    filled.training.ask("job-5")
     filled.report_progress("job-5", loss=0.75)
 
 

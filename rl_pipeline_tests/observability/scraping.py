@@ -104,12 +104,12 @@ def running_prometheus(
     alertmanager: str | None = None,
     shorter: Callable[[str], str] = lambda rules: rules,
 ) -> Iterator[Prometheus]:
-    """The configuration of deploy/prometheus with other addresses and a scrape every three seconds.
+    """The configuration of deploy/prometheus with other addresses and a scrape every five seconds.
 
     `shorter` changes the text of the rules, where a test cannot wait as long as they do.
     """
     configuration = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
-    configuration["global"] = {"scrape_interval": "3s", "scrape_timeout": "3s", "evaluation_interval": "1s"}
+    configuration["global"] = {"scrape_interval": "5s", "scrape_timeout": "5s", "evaluation_interval": "1s"}
     configuration["scrape_configs"] = [
         {"job_name": job["job_name"], "static_configs": [{"targets": targets[job["job_name"]]}]}
         for job in configuration["scrape_configs"]
@@ -172,8 +172,8 @@ def receiving() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 def seconds_for_minutes(rules: str) -> str:
-    """The rules with windows of 30 seconds and waits of 2."""
-    rules = re.sub(r"\[\d+[mh]\]", "[30s]", rules)
+    """The rules with windows of 45 seconds and waits of 2."""
+    rules = re.sub(r"\[\d+[mh]\]", "[45s]", rules)
     return re.sub(r"for: \d+m", "for: 2s", rules)
 
 
