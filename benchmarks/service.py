@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 KEY = "the-key-of-a-benchmark-and-of-nothing-else"
 SECRET = "v1:a key for benchmarks, of enough characters"
 JOBS = 50
-QUERIES_PER_SECOND, POSTS_PER_SECOND, TRAJECTORIES_PER_SECOND = 330, 110, 50
+QUERIES_PER_SECOND, POSTS_PER_SECOND, TRAJECTORIES_PER_SECOND = 330, 110, 20
 CONNECTIONS = 16
 WORDS = "Right answer, but it took a detour: write to jane.doe@example.com when it is done. "
 
