@@ -27,34 +27,25 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import orjson
-import psutil
 import uvloop
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # for its neighbours, when started as a script
 
-from benchmarks.corpus import realistic_trajectories
-from benchmarks.servers import running_front
-from rl_pipeline.contracts import TrainingRequest
-from rl_pipeline.embedded.nats_server import running_nats_server
-from rl_pipeline.ingestion.draining import drain
-from rl_pipeline.redaction.policy import RedactionKey, RedactionPolicy
-from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
-from rl_pipeline.stores.jetstream import JetStream
-from rl_pipeline.stores.migrate import migrate
-from rl_pipeline.stores.object_addresses import ObjectsAddress
-from rl_pipeline.stores.stream import OutgoingMessage
-from rl_pipeline.stores.topology import TRAJECTORIES, bootstrap
-from rl_pipeline.training.jobs.job import Attempt, Job
-from rl_pipeline.training.jobs.rows import write_attempt, write_job
+if TYPE_CHECKING:
+    import psutil
+
+    from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
+
+# The rest is imported where it is used: a load that is to ask now must not pay for Polars first.
 
 KEY = "the-key-of-a-benchmark-and-of-nothing-else"
 SECRET = "v1:a key for benchmarks, of enough characters"
 JOBS = 50
-QUERIES_PER_SECOND, POSTS_PER_SECOND, TRAJECTORIES_PER_SECOND = 330, 110, 50
+QUERIES_PER_SECOND, POSTS_PER_SECOND, TRAJECTORIES_PER_SECOND = 330, 110, 20
 CONNECTIONS = 16
 WORDS = "Right answer, but it took a detour: write to jane.doe@example.com when it is done. "
 
@@ -79,8 +70,12 @@ def settings(nats: str, clickhouse: str, home: str) -> dict[str, str]:
     }
 
 
-def store_jobs(tables: ClickHouseWarehouse) -> None:
+def store_jobs(tables: "ClickHouseWarehouse") -> None:
     """Jobs to ask about, a tenth of which train."""
+    from rl_pipeline.contracts import TrainingRequest
+    from rl_pipeline.training.jobs.job import Attempt, Job
+    from rl_pipeline.training.jobs.rows import write_attempt, write_job
+
     now = datetime.now(UTC)
     for number in range(JOBS):
         config = {"algorithm": "dpo", "base_model": "small", "dataset": {"source": "clickhouse"}}
@@ -116,6 +111,15 @@ def ingest(nats: str, clickhouse: str, scratch: str) -> None:
     """Publish trajectories at a steady rate and drain them, until the input ends; says how many of each."""
     import threading
 
+    from benchmarks.corpus import realistic_trajectories
+    from rl_pipeline.ingestion.draining import drain
+    from rl_pipeline.redaction.policy import RedactionKey, RedactionPolicy
+    from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
+    from rl_pipeline.stores.jetstream import JetStream
+    from rl_pipeline.stores.object_addresses import ObjectsAddress
+    from rl_pipeline.stores.stream import OutgoingMessage
+    from rl_pipeline.stores.topology import TRAJECTORIES
+
     over = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
     published = drained = 0
@@ -143,7 +147,7 @@ def ingest(nats: str, clickhouse: str, scratch: str) -> None:
                     workers=1,
                 )
                 drained += report.verdicts.get("accepted", 0)
-            over.wait(2)
+            over.wait(5)  # as often as the sensor looks
     print(json.dumps({"published": published, "drained": drained}))
 
 
@@ -200,8 +204,10 @@ def started(part: str, *arguments: str) -> "subprocess.Popen[str]":
 
 
 @contextmanager
-def serving(process: "subprocess.Popen[str]") -> Iterator[tuple[int, psutil.Process]]:
+def serving(process: "subprocess.Popen[str]") -> "Iterator[tuple[int, psutil.Process]]":
     """The port and the process of a server that says where it listens, for the length of the block."""
+    import psutil
+
     try:
         assert process.stdout is not None
         yield int(process.stdout.readline().strip().rpartition(":")[2]), psutil.Process(process.pid)
@@ -234,7 +240,18 @@ def main() -> None:
         else:
             uvloop.run({"bare": bare, "load": load}[part](*arguments))
         return
-    rounds, seconds = (3, 4.0) if asked.quick else (6, 10.0)
+    measure(*((3, 4.0) if asked.quick else (6, 10.0)))
+
+
+def measure(rounds: int, seconds: float) -> None:
+    """Run everything, and say what came of it."""
+    from benchmarks.servers import running_front
+    from rl_pipeline.embedded.nats_server import running_nats_server
+    from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
+    from rl_pipeline.stores.jetstream import JetStream
+    from rl_pipeline.stores.migrate import migrate
+    from rl_pipeline.stores.topology import bootstrap
+
     with (
         tempfile.TemporaryDirectory() as scratch,
         running_front(Path(scratch, "clickhouse")) as url,
@@ -251,6 +268,7 @@ def main() -> None:
             feeding = started("ingest", server.url, url, f"{scratch}/raw")
             assert feeding.stdout is not None
             feeding.stdout.readline()
+            print(f"the service, a bare route and an ingest run; {rounds} rounds of {seconds:g} s each", flush=True)
             measured(port, 2, QUERIES_PER_SECOND / 2, POSTS_PER_SECOND / 2)  # warms up: the rules of redaction compile
             before = stream.state("RL_FEEDBACK").messages
             cpu = sum(used.cpu_times()[:2])
@@ -258,6 +276,7 @@ def main() -> None:
             for _ in range(rounds):
                 alone = measured(bare_port, seconds, QUERIES_PER_SECOND + POSTS_PER_SECOND, 0)
                 both.append((alone, measured(port, seconds, QUERIES_PER_SECOND, POSTS_PER_SECOND)))
+                print(f"round {len(both)} of {rounds}", flush=True)
             cpu = sum(used.cpu_times()[:2]) - cpu
             fed = json.loads(feeding.communicate()[0])
             stored = stream.state("RL_FEEDBACK").messages - before
