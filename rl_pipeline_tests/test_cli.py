@@ -163,7 +163,7 @@ def test_an_occupied_port_is_named_with_its_setting(tmp_path: Path) -> None:
     assert refused.returncode == 1
     assert f"RL_PIPELINE_NATS_PORT={port} is occupied" in refused.stderr
     assert refused.stdout == ""
-    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "logs"]
 
 
 @pytest.mark.parametrize("name", ["logs", "nats", "clickhouse", "dagster"])

@@ -149,7 +149,7 @@ def test_a_watchdog_takes_a_bad_candidate_out_by_itself(
         dog = subprocess.Popen(
             [COMMAND, "watchdog", "--data", str(data), "--interval", "0.2"],
             env=environment,
-            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
         )
         try:
@@ -157,9 +157,9 @@ def test_a_watchdog_takes_a_bad_candidate_out_by_itself(
             wait_until(lambda: recorded(stream).change.event == "rolled_back")
         finally:
             dog.terminate()
-            said, _ = dog.communicate()
+            _, logged = dog.communicate()
         assert dog.returncode == 0
     change = recorded(stream).change
     assert (change.by, change.reason, change.model_id) == ("rollout-watchdog", "high_error_rate", NEW)
-    assert f"{NEW} fenced at {gateway.url}" in said
+    assert f"{NEW} fenced at {gateway.url}" in logged
     assert (data / "last-look").exists()

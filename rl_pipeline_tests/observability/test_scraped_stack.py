@@ -149,8 +149,7 @@ def test_the_figures_of_deployment_are_those_of_the_audit(scraped: Scraped) -> N
 
 @pytest.mark.parametrize("query", QUERIES)
 def test_every_query_of_the_specification_has_an_answer(scraped: Scraped, query: str) -> None:
-    found = scraped.prometheus.query(query)
-    assert found
+    found = wait_until(lambda: scraped.prometheus.query(query), query)
     assert all(value == value for _, value in found), "no answer is not a number"  # noqa: PLR0124
 
 

@@ -118,7 +118,7 @@ def test_on_a_cluster_every_statement_names_it_and_every_engine_is_replicated(wa
             assert "ON CLUSTER" not in alone
             assert "Replicated" not in alone
             assert "ON CLUSTER `main`" in clustered
-            assert clustered.count("ENGINE = ") == clustered.count("ENGINE = ReplicatedReplacingMergeTree")
+            assert clustered.count("ENGINE = ") == clustered.count("ENGINE = Replicated")
             for statement in (alone, clustered):
                 assert warehouse.query(f"EXPLAIN AST {statement}").height > 0
 
