@@ -166,6 +166,7 @@ def timed(
             objects,
             job_id=name,
             request=request,
+            accepted_at=now,
             algorithm=algorithm,
             revision=1,
             now=now,

@@ -93,6 +93,7 @@ def curated_datasets(
                 training.datasets().open(),
                 job_id=job.job_id,
                 request=job.request,
+                accepted_at=job.accepted_at,
                 algorithm=job.request.training_config.algorithm or training.default_algorithm(),
                 revision=sum(attempt.starts_from == "dataset" for attempt in attempts),
                 now=now,

@@ -51,6 +51,7 @@ def curate(
     *,
     job_id: str,
     request: TrainingRequest,
+    accepted_at: datetime,
     algorithm: Algorithm,
     revision: int,
     now: datetime,
@@ -63,7 +64,9 @@ def curate(
     Its files lie below the directory `work` until they are stored. A dataset in which nothing is left is stored as
     well: the report says why it is empty. Raises `InvalidFilter`.
     """
-    criteria = criteria_of(request, job_id=job_id, algorithm=algorithm, watermark=watermark, policy=policy)
+    criteria = criteria_of(
+        request, job_id=job_id, accepted_at=accepted_at, algorithm=algorithm, watermark=watermark, policy=policy
+    )
     while True:
         dataset = _curated(warehouse, objects, criteria, policy, revision=revision, now=now, work=work)
         if not erased_of(warehouse, dataset.dataset_id):

@@ -99,19 +99,26 @@ class Criteria:
 
 
 def criteria_of(
-    request: TrainingRequest, *, job_id: str, algorithm: Algorithm, watermark: int, policy: CurationPolicy
+    request: TrainingRequest,
+    *,
+    job_id: str,
+    accepted_at: datetime,
+    algorithm: Algorithm,
+    watermark: int,
+    policy: CurationPolicy,
 ) -> Criteria:
     """What the request asks for.
 
     `min_reward` is for what is imitated: pairs need a worse side and groups need variance, so only SFT obeys it without
     being told to. Trajectories are dated by when the stream stored them, except those that files have brought: they are
-    dated by when they ended, and no window shuts them out unless the request says one.
+    dated by when they ended, and no window shuts them out unless the request says one. The last days end when the
+    request was accepted: its own time is what a stranger's clock, or an example that was copied, has made of it.
     """
     dataset = request.training_config.dataset
     asked = dataset.filter
     options = _Options(asked)
     imported = dataset.source in ("s3", "local")
-    start, end = _window(asked, request.timestamp, imported=imported)
+    start, end = _window(asked, accepted_at, imported=imported)
     shares = _shares(asked)
     literal = options.flag("literal_filter") or algorithm == "sft"
     return Criteria(
@@ -136,7 +143,7 @@ def criteria_of(
     )
 
 
-def _window(asked: DatasetFilter, now: datetime, *, imported: bool) -> tuple[datetime | None, datetime | None]:
+def _window(asked: DatasetFilter, accepted_at: datetime, *, imported: bool) -> tuple[datetime | None, datetime | None]:
     if asked.date_range is not None:
         return asked.date_range.start, asked.date_range.end
     if imported and "last_days" not in asked.model_fields_set:
@@ -144,7 +151,7 @@ def _window(asked: DatasetFilter, now: datetime, *, imported: bool) -> tuple[dat
     if asked.last_days > _MOST_DAYS:
         raise InvalidFilter(f"last_days is at most {_MOST_DAYS:,}: correct it, or say a date_range")
     # What came after the request is bounded by the watermark.
-    return now - timedelta(days=asked.last_days), None
+    return accepted_at - timedelta(days=asked.last_days), None
 
 
 def _shares(asked: DatasetFilter) -> dict[str, float]:

@@ -84,7 +84,9 @@ def request(filters: dict[str, Any] | None = None, **dataset: Any) -> TrainingRe
 def criteria(
     algorithm: Any = "sft", filters: dict[str, Any] | None = None, policy: CurationPolicy = POLICY, **dataset: Any
 ) -> Criteria:
-    return criteria_of(request(filters, **dataset), job_id="job-1", algorithm=algorithm, watermark=10**9, policy=policy)
+    asked = request(filters, **dataset)
+    at = asked.timestamp
+    return criteria_of(asked, job_id="job-1", accepted_at=at, algorithm=algorithm, watermark=10**9, policy=policy)
 
 
 DOMAINS = ("coding", "research", "general")

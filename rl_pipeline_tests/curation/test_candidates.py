@@ -22,8 +22,8 @@ from rl_pipeline_tests.rewards.documents import document, says, user_says
 def asked(
     algorithm: Any = "rloo", filters: dict[str, Any] | None = None, watermark: int = 10**9, **rest: Any
 ) -> Criteria:
-    of_now = request(filters, **rest).model_copy(update={"timestamp": NOW})
-    return criteria_of(of_now, job_id="job-1", algorithm=algorithm, watermark=watermark, policy=POLICY)
+    of_now = request(filters, **rest)
+    return criteria_of(of_now, job_id="job-1", accepted_at=NOW, algorithm=algorithm, watermark=watermark, policy=POLICY)
 
 
 def offer(warehouse: Warehouse, algorithm: Any = "rloo", filters: dict[str, Any] | None = None, **rest: Any) -> Offer:

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -51,6 +51,7 @@ def curated(
     policy: CurationPolicy = POLICY,
     job_id: str = "job-1",
     revision: int = 1,
+    asked_at: datetime = NOW,
     **dataset: Any,
 ) -> CuratedDataset:
     with TemporaryDirectory() as work:
@@ -58,7 +59,8 @@ def curated(
             warehouse,
             objects,
             job_id=job_id,
-            request=request(filters, **dataset).model_copy(update={"timestamp": NOW}),
+            request=request(filters, **dataset).model_copy(update={"timestamp": asked_at}),
+            accepted_at=NOW,
             algorithm=algorithm,
             revision=revision,
             now=NOW,
@@ -509,3 +511,13 @@ def test_the_window_ends_where_the_request_says(warehouse: Warehouse, objects: D
     old = {"stream_time": NOW - timedelta(days=8)}
     store(warehouse, [Attempt("a", reward=0.9), Attempt("b", reward=0.9, columns=old)])
     assert curated(warehouse, objects, "sft", {"last_days": 7}).report.left_out == {"outside_window": 1}
+
+
+@pytest.mark.parametrize("asked_at", [NOW.replace(year=NOW.year + 100), NOW.replace(year=NOW.year - 1)])
+def test_the_last_days_are_those_before_the_request_was_accepted_whatever_its_own_clock_says(
+    warehouse: Warehouse, objects: DiskObjects, asked_at: datetime
+) -> None:
+    old = {"stream_time": NOW - timedelta(days=8)}
+    store(warehouse, [Attempt("a", reward=0.9), Attempt("b", reward=0.9, columns=old)])
+    found = curated(warehouse, objects, "sft", {"last_days": 7}, asked_at=asked_at)
+    assert found.report.left_out == {"outside_window": 1}

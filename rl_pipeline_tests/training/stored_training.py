@@ -259,6 +259,7 @@ class TrainingPlace:
             self.datasets,
             job_id=job.job_id,
             request=job.request,
+            accepted_at=job.accepted_at,
             algorithm=job.request.training_config.algorithm or "sft",
             revision=sum(each.starts_from == "dataset" for each in attempts),
             now=datetime.now(UTC),

@@ -258,7 +258,14 @@ def _check(request: TrainingRequest, algorithm: Algorithm) -> None:
     """
     parse_message(REQUEST_SUBJECT, serialize(request))
     try:
-        criteria_of(request, job_id=request.training_job_id, algorithm=algorithm, watermark=0, policy=CurationPolicy())
+        criteria_of(
+            request,
+            job_id=request.training_job_id,
+            accepted_at=request.timestamp,
+            algorithm=algorithm,
+            watermark=0,
+            policy=CurationPolicy(),
+        )
     except InvalidFilter as invalid:
         raise ContractError("invalid_filter", "training_config.dataset.filter", "object", str(invalid)) from None
 
