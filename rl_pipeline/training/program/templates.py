@@ -73,7 +73,7 @@ class ChatTemplate:
         """What people should know of how the template is used."""
         opened = _OPENED.search(self.opening([QUESTION]))
         told = {
-            "shows no calls of tools: where there are any, they are JSON in what the agent says": not self._shows_calls,
+            "shows no calls of tools within an answer: any are JSON in what the agent says": not self._shows_calls,
             "shows no answers of tools: where there are any, the user says them": "tool" in self._told_by_user,
             "shows no instructions of a system: where there are any, the user says them": "system"
             in self._told_by_user,
