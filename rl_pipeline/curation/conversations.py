@@ -23,6 +23,9 @@ Role = Literal["system", "user", "assistant", "tool"]
 _KINDS = {"system": "system_message", "developer": "system_message", "tool": "tool_result"}
 """What the messages are that a turn of an imported trajectory shows before its observation (`shown_before`)."""
 
+_MARKED_IN = ("observation", "action", "result", "sampling", "extra", "metadata")
+"""Parts of a turn in which it may say that it is copied."""
+
 
 class Message(TypedDict):
     """One message, as chat templates take it; `trained` says whether a policy learns to write it."""
@@ -96,6 +99,10 @@ class _Telling:
         self._shown = ""
         self._result: str | None = None
         """What came of the last action, if it was a call."""
+        self._is_owed = False
+        """Whether nothing has told yet what came of it."""
+        self._is_known = False
+        """Whether the result says so: else what is shown next may be all that came of it."""
 
     def add(self, turn: JsonObject) -> None:
         """Tell one turn of the agent: what it was shown, then what it wrote."""
@@ -106,10 +113,12 @@ class _Telling:
         self._show(as_text(observation.get("type")), text_of(observation.get("content")))
         action, result = as_object(turn.get("action")), as_object(turn.get("result"))
         written = _written(action, result, _thoughts(turn), in_words=self._in_words)
-        self._result = None
+        self._result, self._is_owed = None, False
         if written is not None:
             self.messages.append({**written, "trained": not _is_copied(turn)})
-            self._result = _result_text(result) if _is_call(action) else None
+            self._is_owed = _is_call(action)
+            self._is_known = result.get("output") is not None or bool(result.get("error"))
+            self._result = _result_text(result) if self._is_owed else None
 
     def _show(self, kind: str, text: str) -> None:
         is_answer = kind in ("tool_result", "subordinate_response") or _same(text, self._result)
@@ -117,10 +126,12 @@ class _Telling:
         self._shown = text
         if is_answer and text.strip():
             self._say("tool" if self._was_acted() else "user", text)
+            self._is_owed = False
             return
-        # The result is not what was shown next, so it stands between the call and what was.
-        if self._result or (self.messages and "tool_calls" in self.messages[-1]):
+        # The result, be it empty, is not what was shown next, so it stands between the call and what was.
+        if self._is_owed and (self._is_known or not text.strip() or "tool_calls" in self.messages[-1]):
             self._say("tool", self._result or "")
+        self._is_owed = False
         if text.strip() and not repeats:
             self._say("system" if kind == "system_message" and not self._was_begun() else "user", text)
 
@@ -241,7 +252,7 @@ def _shortened(text: str, longest: int) -> str:
 
 
 def _is_copied(turn: JsonObject) -> bool:
-    parts = (turn, *(as_object(turn.get(name)) for name in ("observation", "action", "result", "sampling")))
+    parts = (turn, *(as_object(turn.get(name)) for name in _MARKED_IN))
     return any(_is_set(part.get("is_copied_context")) for part in parts)
 
 

@@ -75,6 +75,30 @@ def test_a_result_that_no_observation_tells_stands_between_the_call_and_what_was
     assert told(one)[2:] == [("tool", "12:00"), ("user", "Well?"), ("assistant", "Noon.")]
 
 
+def test_a_tool_that_returned_nothing_answers_all_the_same() -> None:
+    raw = {"type": "tool_call", "tool_name": "bash", "tool_args": {"cmd": "mkdir new"}, "raw_response": "mkdir new"}
+    for output in ("", None, []):
+        one = document([turn(raw, observed="user_message", content="Make it", output=output), says("Made.")])
+        assert told(one)[1:] == [("assistant", "mkdir new"), ("tool", ""), ("assistant", "Made.")]
+
+
+def test_where_nobody_noted_a_result_what_is_shown_next_is_all_that_came_of_the_call() -> None:
+    raw = {"type": "tool_call", "tool_name": "look", "tool_args": {"at": "sky"}, "raw_response": "look at the sky"}
+    one = document([turn(raw, observed="user_message", content="Look"), user_says("Observation: blue", "It is blue.")])
+    assert told(one)[1:] == [
+        ("assistant", "look at the sky"),
+        ("user", "Observation: blue"),
+        ("assistant", "It is blue."),
+    ]
+
+
+def test_a_result_is_told_once_however_many_messages_come_after_it() -> None:
+    for output, shown in (("blue", {"role": "tool", "content": "blue"}), ("", {"role": "user", "content": "Well?"})):
+        asked = user_says("And now?", "It is blue.") | {"shown_before": [shown, {"role": "user", "content": "Hm."}]}
+        one = document([call("look", observed="user_message", content="Look", output=output), asked])
+        assert [(role, text) for role, text in told(one) if role == "tool"] == [("tool", output)]
+
+
 def test_a_result_that_the_next_observation_tells_is_told_once() -> None:
     long = "twenty characters at least"
     one = document(
@@ -167,10 +191,10 @@ def test_other_agents_are_not_learnt_from_and_not_part_of_the_view() -> None:
     ]
 
 
-@pytest.mark.parametrize("place", ["turn", "observation", "action"])
+@pytest.mark.parametrize("place", ["turn", "observation", "action", "result", "sampling", "extra", "metadata"])
 def test_copied_context_is_shown_and_not_learnt(place: str) -> None:
     copied = user_says("Earlier", "Said before.")
-    (copied if place == "turn" else copied[place])["is_copied_context"] = True
+    (copied if place == "turn" else copied.setdefault(place, {}))["is_copied_context"] = True
     one = document([copied, user_says("Now", "Said now.")])
     assert trained(one) == ["Said now."]
     assert ("assistant", "Said before.") in told(one)

@@ -92,7 +92,8 @@ def _exchange(step: JsonObject, shown: list[JsonObject]) -> Exchange:
     turn |= filled({"reward": reward})
     if step.get("timestamp") is not None:
         turn["timestamp"] = step["timestamp"]
-    if step.get("is_copied_context") or step.get("llm_call_count") == 0:
+    is_copied = any(place.get("is_copied_context") for place in (step, as_object(step.get("extra"))))
+    if is_copied or step.get("llm_call_count") == 0:
         turn["is_copied_context"] = True
     return Exchange(
         shown=shown,

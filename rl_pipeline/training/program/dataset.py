@@ -47,6 +47,16 @@ class UnusableMessages(PipelineError):
     """One conversation that is none, or that the model's chat template cannot render."""
 
 
+class RefusedByTemplate(UnusableMessages):
+    """One conversation that the model's chat template refuses."""
+
+
+class TemplateRefusesMost(PipelineError):
+    """Not the rows are at fault: quarantining them would leave nothing to learn from."""
+
+    code: ClassVar[FailureCode] = "UNKNOWN"
+
+
 @dataclass(frozen=True)
 class Conversation:
     """What was said and done in one trajectory. A message whose `trained` is true was written by the agent itself."""
@@ -101,18 +111,27 @@ def read_pairs(directory: Path, split: Split) -> list[Pair]:
 def each_row(
     rows: Iterable[_Row], make: Callable[[_Row], _Made], trajectories: Callable[[_Row], Iterable[str]]
 ) -> list[_Made]:
-    """`make` of every row; raises one `UnreadableRows` that names the trajectories of all rows that failed."""
+    """`make` of every row; raises one `UnreadableRows` that names the trajectories of all rows that failed.
+
+    Raises `TemplateRefusesMost` when it is the model's chat template that most rows fail at.
+    """
     made: list[_Made] = []
-    reasons: list[str] = []
+    reasons: list[UnusableMessages] = []
     failed: list[str] = []
     for row in rows:
         try:
             made.append(make(row))
         except UnusableMessages as unusable:
-            reasons.append(str(unusable))
+            reasons.append(unusable)
             failed += trajectories(row)
+    refused = [reason for reason in reasons if isinstance(reason, RefusedByTemplate)]
+    if 2 * len(refused) > len(made) + len(reasons):
+        raise TemplateRefusesMost(
+            f"The base model's chat template refuses {len(refused)} of {len(made) + len(reasons)} conversations"
+            f" ({refused[0]}): choose a model that can hold such conversations, or mend its template."
+        )
     if failed:
-        raise UnreadableRows(reasons[0], failed)
+        raise UnreadableRows(str(reasons[0]), failed)
     return made
 
 

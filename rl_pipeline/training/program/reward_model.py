@@ -40,7 +40,6 @@ from rl_pipeline.training.program.reporting import Reporter
 from rl_pipeline.training.program.saving import Resumable
 from rl_pipeline.training.program.session import Session
 from rl_pipeline.training.program.tokens import ChatTokens
-from rl_pipeline.training.program.turn_tokens import TurnTokens
 
 ACCURACY = "reward_model_accuracy"
 # Pairs that a reward model is judged by: with fewer, even a good one is often not told from chance.
@@ -190,15 +189,11 @@ def scored_pairs(session: Session, pairs: Sequence[Pair]) -> list[dict[str, list
 
     They end with the token that ends a turn, as what the policy writes does: the score is read there.
     """
-    tokens, stops = ChatTokens(session.tokenizer), set(TurnTokens(session.tokenizer, None).stop_ids)
+    tokens = ChatTokens(session.tokenizer)
     limit = session.plan.optimization.max_tokens
 
     def whole(opening: Sequence[Message], rest: Sequence[Message]) -> list[int]:
-        ids = tokens.render([*opening, *rest]).input_ids
-        end = next((place for place in range(len(ids), 0, -1) if ids[place - 1] in stops), len(ids))
-        if str(session.tokenizer.decode(ids[end:])).strip():
-            end = len(ids)  # the template ends its last turn without such a token
-        return ids[:end][-limit:]
+        return tokens.render([*opening, *rest]).input_ids[-limit:]
 
     def row(pair: Pair) -> dict[str, list[int]]:
         return {"chosen_ids": whole(pair.prompt, pair.chosen), "rejected_ids": whole(pair.prompt, pair.rejected)}

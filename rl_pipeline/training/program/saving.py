@@ -22,6 +22,7 @@ from rl_pipeline.training.checkpoints.manifest import MANIFEST, CheckpointCorrup
 from rl_pipeline.training.program.session import Session
 from rl_pipeline.training.program.stopping import check_weights, heed
 from rl_pipeline.training.program.taking_over import Layout, layout_of, note_on, take_over_weights
+from rl_pipeline.training.program.templates import ChatTemplate
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +42,8 @@ class Resumable(Trainer):
         self._owes_save = False
         self._has_weights_alone = False
         self.notes: list[str] = []
+        for note in ChatTemplate(session.tokenizer).notes:
+            self.note(note)
         self.report_passes(cast("nn.Module", self.model))
         self.remove_callback(PrinterCallback)
         self.add_callback(_AtStepEnd(self))
@@ -96,7 +99,7 @@ class Resumable(Trainer):
         if state is not None:
             noted, ours = _noted(state), layout_of(self.session.plan)
             self._tokens, self._seconds_before = noted["tokens"], noted["seconds"]
-            self.notes = noted.get("notes", [])
+            self.notes = list(dict.fromkeys([*noted.get("notes", []), *self.notes]))
             saved = noted.get("layout", ours)
             if saved != ours:
                 self._take_over(state, saved)
@@ -108,12 +111,16 @@ class Resumable(Trainer):
 
     def _take_over(self, state: Path, saved: Layout) -> None:
         note = note_on(_manifest(state).meta.step, saved, layout_of(self.session.plan))
-        _log.warning("%s", note)
-        self.session.reporter.note(note)
-        self.notes.append(note)
+        self.note(note)
         with self.session.reporter.while_bytes_move(state):
             take_over_weights(cast("nn.Module", self.model), state, saved, reads=self.session.writes)
         self._has_weights_alone = True
+
+    def note(self, note: str) -> None:
+        """Tell people of it: in the log, in what is reported, and in the attempt's result."""
+        _log.warning("%s", note)
+        self.session.reporter.note(note)
+        self.notes.append(note)
 
     def count_tokens(self) -> int:
         """Tokens trained on so far, by all processes and attempts. All processes call this."""

@@ -1,29 +1,19 @@
-"""Conversations as the model reads them: token ids by its own chat template, and which of them the agent wrote.
+"""Conversations as a model learns from them: token ids, and which of them the agent wrote.
 
-Where a template marks what the assistant says (`{% generation %}`), the marks are used; for known templates without
-marks TRL has a twin with them; for any other, a message begins where the rendering of what came before it ends, which
-is checked, since some templates rewrite the past. The token that ends the agent's turn is written by the agent too.
+A conversation is made turn by turn, as it is when the model plays (`turn_tokens.py`): what is learnt is what the model
+would have written where it was asked to, every character of it and the token that ends the turn, and nothing else.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from itertools import pairwise
 
-from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
-from transformers.utils.chat_template_utils import render_jinja_template
-from trl.chat_template_utils import get_training_chat_template, has_generation_markers
 
-from rl_pipeline.errors import PipelineError
-from rl_pipeline.training.program.dataset import Message, UnusableMessages
-
-Span = tuple[int, int]
-_render: Any = render_jinja_template  # what it says of its own types is not so
-
-
-class NoChatTemplate(PipelineError):
-    """The base model cannot hold a conversation."""
+from rl_pipeline.training.program.dataset import Message, RefusedByTemplate, UnusableMessages
+from rl_pipeline.training.program.templates import QUESTION, Refusal
+from rl_pipeline.training.program.turn_tokens import TurnTokens
 
 
 @dataclass(frozen=True)
@@ -48,18 +38,30 @@ class ChatTokens:
     """Renders conversations for one tokenizer."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        if tokenizer.chat_template is None:
-            raise NoChatTemplate("The base model's tokenizer has no chat template: choose a model that can chat.")
-        self._tokenizer = tokenizer
-        self._template = tokenizer.get_chat_template()
-        self._marked = self._marked_template()
-        self._invitation = self._invitation_to_speak()
+        self._tokens = TurnTokens(tokenizer, None)
 
     def render(self, messages: Sequence[Message]) -> Rendered:
-        """All of the conversation. Raises `UnusableMessages` when the template refuses it."""
-        text, spans = self._marked_spans(messages) if self._marked else self._measured_spans(messages)
-        encoding = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        return Rendered(encoding["input_ids"], _covered(encoding["offset_mapping"], spans))
+        """All of the conversation, up to the end of its last answer. Raises `RefusedByTemplate`."""
+        try:
+            return self._rendered(messages)
+        except Refusal as refusal:
+            # Its own words may hold what was said.
+            raise RefusedByTemplate(f"the chat template refuses it: {type(refusal.__cause__).__name__}") from None
+
+    def _rendered(self, messages: Sequence[Message]) -> Rendered:
+        tokens, template = self._tokens, self._tokens.template
+        answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+        read = template.opening(messages[: answers[0]] if answers else messages)
+        parts = [(tokens.ids_of(read), False)]
+        for place, following in pairwise([*answers, len(messages)]):
+            answer, is_last = messages[place], following == len(messages)
+            written = tokens.ids_of(template.answer(answer, read))
+            read = template.after_answer([QUESTION] if is_last else messages[place + 1 : following])
+            end, between = tokens.ended(read)
+            parts += [(written + end, answer["trained"]), ([] if is_last else between, False)]
+        return Rendered(
+            [token for part, _ in parts for token in part], [trained for part, trained in parts for _ in part]
+        )
 
     def last_turns(self, messages: Sequence[Message], max_tokens: int) -> Rendered | None:
         """The conversation, or its opening instructions and as many of its last messages as fit; None if none do.
@@ -82,103 +84,6 @@ class ChatTokens:
 
     def _joined(self, first: Sequence[Message], second: Sequence[Message]) -> Rendered:
         return self.render([*first, *second])
-
-    def _marked_template(self) -> str | None:
-        if has_generation_markers(self._template):
-            return self._template
-        try:
-            return get_training_chat_template(self._tokenizer)
-        except (ValueError, TemplateError):
-            return None  # TRL does not know this template
-
-    def _marked_spans(self, messages: Sequence[Message]) -> tuple[str, list[Span]]:
-        """The text, and what is to be learnt of it by the template's own marks."""
-        text, marks = self._rendering(messages, self._marked, marks=True)
-        flags = [message["trained"] for message in messages if message["role"] == "assistant"]
-        if len(marks) == len(flags):
-            chosen = [mark for mark, trained in zip(marks, flags, strict=True) if trained]
-        elif all(flags) or not any(flags):
-            chosen = marks if all(flags) else []
-        else:
-            return self._measured_spans(messages)
-        return text, [self._with_end_of_turn(text, (self._after_invitation(text, start), end)) for start, end in chosen]
-
-    def _measured_spans(self, messages: Sequence[Message]) -> tuple[str, list[Span]]:
-        """The text, and what is to be learnt of it by where each message begins and ends."""
-        text, _ = self._rendering(messages, self._template)
-        spans = []
-        for place, message in enumerate(messages):
-            if not message["trained"]:
-                continue
-            before = self._before(messages[:place], text)
-            upto, _ = self._rendering(messages[: place + 1], self._template)
-            if not (text.startswith(upto) and upto.startswith(before)):
-                raise UnusableMessages("the chat template rewrites earlier messages, so nobody can say who wrote what")
-            spans.append(self._with_end_of_turn(text, (len(before), len(upto.rstrip()))))
-        return text, spans
-
-    def _rendering(
-        self, messages: Sequence[Message], template: str | None, *, prompt: bool = False, marks: bool = False
-    ) -> tuple[str, list[Span]]:
-        if not messages:
-            return "", []
-        try:
-            texts, spans = _render(
-                conversations=[list(messages)],
-                chat_template=template,
-                add_generation_prompt=prompt,
-                return_assistant_tokens_mask=marks,
-                **self._tokenizer.special_tokens_map,
-            )
-        except (TemplateError, TypeError, ValueError) as error:
-            raise UnusableMessages(f"the chat template refuses it: {type(error).__name__}") from None
-        return texts[0], [tuple(span) for span in spans[0]] if marks else []
-
-    def _before(self, messages: Sequence[Message], text: str) -> str:
-        """All that stands in `text` before the agent goes on from `messages`."""
-        if messages:
-            return self._rendering(messages, self._template, prompt=True)[0]
-        found = text.find(self._invitation)
-        if found < 0 or not self._invitation:
-            raise UnusableMessages("it begins with words of the agent, and the chat template does not say where")
-        return text[: found + len(self._invitation)]
-
-    def _invitation_to_speak(self) -> str:
-        """What a template puts in front of the agent's words when it asks for them."""
-        somebody = [{"role": "user", "content": "hello", "trained": False}]
-        try:
-            told, _ = self._rendering(somebody, self._template)
-            asked, _ = self._rendering(somebody, self._template, prompt=True)
-        except UnusableMessages:
-            return ""
-        return asked.removeprefix(told) if asked.startswith(told) else ""
-
-    def _after_invitation(self, text: str, start: int) -> int:
-        """Where the agent's own words begin: some marks include a line break that it is given."""
-        length = len(self._invitation)
-        found = text.rfind(self._invitation, 0, start + length)
-        return found + length if 0 <= found <= start <= found + length else start
-
-    def _with_end_of_turn(self, text: str, span: Span) -> Span:
-        """The span with the token that ends the turn, which the agent writes too, and without what follows it."""
-        start, end = span
-        ending = self._tokenizer.eos_token
-        if not ending:
-            return span
-        if (found := text.rfind(ending, start, end)) >= 0 and not text[found + len(ending) : end].strip():
-            return start, found + len(ending)
-        return (start, end + len(ending)) if text.startswith(ending, end) else span
-
-
-def _covered(offsets: Sequence[Span], spans: Sequence[Span]) -> list[bool]:
-    """Which tokens begin within a span; both are in the order of the text."""
-    covered, remaining = [], iter(spans)
-    start, end = next(remaining, (0, 0))
-    for first, last in offsets:
-        while first >= end and end and (following := next(remaining, None)):
-            start, end = following
-        covered.append(start <= first < end and last > first)
-    return covered
 
 
 def _first_that_fits(renderings: Sequence[Callable[[], Rendered]], max_tokens: int) -> Rendered | None:

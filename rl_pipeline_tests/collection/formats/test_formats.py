@@ -264,6 +264,14 @@ def test_atif_tells_tokens_logprobs_and_what_must_not_be_trained_on() -> None:
     assert (tree["start_timestamp"], tree["end_timestamp"]) == ("2025-10-11T10:30:00Z", "2025-10-11T10:30:02Z")
 
 
+@pytest.mark.parametrize("mark", [{"is_copied_context": True}, {"extra": {"is_copied_context": True, "of": "run-0"}}])
+def test_a_step_of_atif_that_was_copied_is_marked_wherever_it_says_so(mark: dict[str, Any]) -> None:
+    *steps, last = records.ATIF["steps"][-2:]
+    tree = tree_of("atif", {**records.ATIF, "steps": [*({**step, **mark} for step in steps), last]})
+    assert [turn.get("is_copied_context") for turn in tree["turns"]] == [True]
+    assert written("atif", tree)["steps"][0] == {**steps[0], **mark}
+
+
 def test_subagents_of_atif_are_trajectories_of_their_own() -> None:
     parent, child = read("atif", records.ATIF_PARENT, origin())
     assert child["metadata"]["parent_trajectory_id"] == parent["trajectory_id"]

@@ -15,7 +15,8 @@ from transformers import (
 from rl_pipeline.environments.crafting import COMMANDS, CraftingWorld
 from rl_pipeline.environments.playing import Conversation
 from rl_pipeline.training.program.generation import NOT_WRITTEN, Rollout, SamplingPolicy, Transcript, play_with_model
-from rl_pipeline.training.program.turn_tokens import NoConversation, TurnTokens
+from rl_pipeline.training.program.templates import NoConversation
+from rl_pipeline.training.program.turn_tokens import TurnTokens
 from rl_pipeline.training.small_model.tokenizer import train_tokenizer
 
 WORLD = CraftingWorld()

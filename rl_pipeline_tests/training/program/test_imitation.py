@@ -7,10 +7,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 import torch
+import trl
 from torch.nn import functional
 
-from rl_pipeline.training.program.dataset import NothingToLearn, UnreadableRows
+from rl_pipeline.training.program.dataset import NothingToLearn, TemplateRefusesMost, UnreadableRows
+from rl_pipeline.training.program.failing import failure_of
 from rl_pipeline.training.program.imitation import demonstrations, holdout_loss, imitation_trainer
+from rl_pipeline.training.program.reporting import Reporter
 from rl_pipeline.training.program.session import Session
 from rl_pipeline_tests.training.tiny_jobs import (
     demonstration,
@@ -20,6 +23,8 @@ from rl_pipeline_tests.training.tiny_jobs import (
     session_of,
     write_tiny_model,
 )
+
+FOLDER = Path(trl.__file__).parent / "chat_templates"
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +105,37 @@ def test_a_dataset_without_demonstrations_says_what_to_do(session: Session) -> N
         imitation_trainer(session)
 
 
+REFUSING = """{% for message in messages %}{% if 'LATIN' in message.content %}{{ raise_exception('no') }}{% endif %}
+{{- '<|' + message.role + '|>' + message.content + '<|end|>' }}{% endfor %}
+{{- '<|assistant|>' if add_generation_prompt }}"""
+
+
 def test_a_row_that_the_template_refuses_is_named(session: Session) -> None:
-    session.tokenizer.chat_template = "{{ raise_exception('no') if messages | length > 2 else '' }}"
-    store(session, demonstration(1), [said("user", "hello")])
+    session.tokenizer.chat_template = REFUSING
+    store(session, [said("user", "speak LATIN"), said("assistant", "no")], demonstration(1))
     with pytest.raises(UnreadableRows) as refused:
         demonstrations(session, "train")
     assert refused.value.trajectory_ids == ("t0",)
+
+
+def test_where_the_template_refuses_most_rows_the_model_is_blamed_and_no_row(session: Session) -> None:
+    session.tokenizer.chat_template = REFUSING
+    latin = [said("user", "speak LATIN"), said("assistant", "no")]
+    store(session, latin, demonstration(1), latin)
+    with pytest.raises(TemplateRefusesMost, match=r"refuses 2 of 3 conversations.*choose a model") as refused:
+        demonstrations(session, "train")
+    failure = failure_of(refused.value, rank=0, step=0)
+    assert (failure.code, failure.trajectory_ids) == ("UNKNOWN", ())
+
+
+def test_what_the_template_cannot_show_is_among_the_notes_of_the_attempt(session: Session, tmp_path: Path) -> None:
+    session.tokenizer.chat_template = (FOLDER / "gemma3.jinja").read_text()
+    file = tmp_path / "progress.jsonl"
+    trainer = imitation_trainer(replace(session, reporter=Reporter(file)))
+    assert [note for note in trainer.notes if "JSON in what the agent says" in note]
+    assert [note for note in trainer.notes if "the user says them" in note]
+    assert [line["note"] for line in map(json.loads, file.read_text().splitlines()) if "note" in line] == trainer.notes
+
+
+def test_of_a_template_that_shows_everything_nothing_is_noted(session: Session) -> None:
+    assert imitation_trainer(session).notes == []

@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 import torch
+import trl
 
 from rl_pipeline.training.program.dataset import NothingToLearn
 from rl_pipeline.training.program.preference import (
@@ -53,6 +54,18 @@ def test_what_tools_answer_between_the_agents_turns_is_in_neither_likelihood(ses
     assert compared[:2] == ["".join(f"{text}<|end|>" for text in texts) for texts in chosen]
     assert compared[2:] == ["wait<|end|>wait<|end|>"] * 2
     assert "nothing happened" in session.tokenizer.decode(batch["input_ids"][2])
+
+
+def test_where_the_template_has_no_tools_the_same_is_compared_and_the_user_says_what_tools_answered(
+    session: Session,
+) -> None:
+    session.tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "gemma3.jinja").read_text()
+    session.tokenizer.bos_token = "<|endoftext|>"
+    row = token_pairs(session, "train")[0]
+    compared = [token for token, trained in zip(row["chosen_ids"], row["chosen_trained"], strict=True) if trained]
+    written = [message["content"] for message in pair(1)[1] if message["role"] == "assistant"]
+    assert session.tokenizer.decode(compared) == "".join(f"{text}<|end|>" for text in written)
+    assert "<start_of_turn>user\nnothing happened" in session.tokenizer.decode(row["rejected_ids"])
 
 
 def test_the_loss_begins_at_the_reference_and_weighs_only_what_is_compared(session: Session) -> None:

@@ -156,10 +156,10 @@ def test_the_score_is_read_where_what_the_policy_writes_ends(session: Session) -
     speaker = SamplingPolicy(policy, session.tokenizer, generator=None, temperature=0.0)
     speaker.act([Conversation(0, [{"role": "user", "content": "make planks"}])])
     assert ends == {speaker.transcripts[0].token_ids[-1]} == {stop}
-    # A template that ends its last turn without such a token is left as it is.
+    # By a template that ends its turns without such a token the policy stops there all the same.
     session.tokenizer.chat_template = QWEN.replace("'<|end|>", "('' if message.role == 'assistant' else '<|end|>') + '")
     open_ended = scored_pairs(session, read_pairs(session.work.dataset, "train"))
-    assert session.tokenizer.decode(open_ended[0]["rejected_ids"]).endswith("wait\n")
+    assert {row[side][-1] for row in open_ended for side in ("chosen_ids", "rejected_ids")} == {stop}
 
 
 def test_another_dataset_is_another_reward_model(session: Session) -> None:

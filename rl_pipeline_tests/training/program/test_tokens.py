@@ -10,18 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
-from rl_pipeline.training.program.dataset import UnreadableRows, UnusableMessages, parse_messages, read_demonstrations
+from rl_pipeline.training.program.dataset import UnreadableRows, parse_messages, read_demonstrations
 from rl_pipeline.training.program.models import load_tokenizer
-from rl_pipeline.training.program.tokens import ChatTokens, NoChatTemplate, Rendered
+from rl_pipeline.training.program.templates import NoConversation
+from rl_pipeline.training.program.tokens import ChatTokens, Rendered
 from rl_pipeline_tests.training.tiny_jobs import Messages, said, tiny_tokenizer, write_dataset, write_tiny_model
 
 CHATML = """{% for message in messages %}<|im_start|>{{ message.role }}
 {{ message.content }}<|im_end|>
-{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
-{% endif %}"""
-# Shows only the last message of the agent in full, as templates of thinking models do.
-FORGETFUL = """{% for message in messages %}<|im_start|>{{ message.role }}
-{{ message.content if loop.last or message.role != 'assistant' else '...' }}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
 QWEN = (Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja").read_text()
@@ -45,9 +41,9 @@ def with_template(template: str, ending: str) -> PreTrainedTokenizerBase:
 
 
 TOKENIZERS = {
-    "marked by the template": tiny_tokenizer(),
-    "marked by TRL's twin": with_template(QWEN, "<|im_end|>"),
-    "found by where messages begin": with_template(CHATML, "<|im_end|>"),
+    "of the small model": tiny_tokenizer(),
+    "of Qwen 2.5": with_template(QWEN, "<|im_end|>"),
+    "of ChatML": with_template(CHATML, "<|im_end|>"),
 }
 
 
@@ -55,9 +51,9 @@ def learnt(tokenizer: PreTrainedTokenizerBase, rendered: Rendered) -> str:
     return tokenizer.decode([token for token in rendered.labels if token != -100])
 
 
-@pytest.mark.parametrize("way", TOKENIZERS)
-def test_the_loss_covers_what_the_agent_wrote_with_the_end_of_its_turn_and_nothing_else(way: str) -> None:
-    tokenizer = TOKENIZERS[way]
+@pytest.mark.parametrize("template", TOKENIZERS)
+def test_the_loss_covers_what_the_agent_wrote_with_the_end_of_its_turn_and_nothing_else(template: str) -> None:
+    tokenizer = TOKENIZERS[template]
     end = tokenizer.eos_token
     rendered = ChatTokens(tokenizer).render(EPISODE)
     assert learnt(tokenizer, rendered) == f"craft planks{end}done{end}"
@@ -71,13 +67,12 @@ messages_of_any_text = st.lists(
 )
 
 
-@pytest.mark.parametrize("way", ["marked by the template", "found by where messages begin"])
+@pytest.mark.parametrize("template", TOKENIZERS)
 @settings(max_examples=60, deadline=None)
 @given(drawn=messages_of_any_text)
-def test_any_text_is_learnt_exactly_where_it_is_flagged(way: str, drawn: list[tuple[str, str, bool]]) -> None:
-    tokenizer = TOKENIZERS[way]
-    # A trailing space is the template's or the agent's: nobody can tell them apart in the text.
-    messages = [said(role, text.strip(), trained=flag and role == "assistant") for role, text, flag in drawn]
+def test_any_text_is_learnt_exactly_where_it_is_flagged(template: str, drawn: list[tuple[str, str, bool]]) -> None:
+    tokenizer = TOKENIZERS[template]
+    messages = [said(role, text, trained=flag and role == "assistant") for role, text, flag in drawn]
     rendered = ChatTokens(tokenizer).render(messages)
     wanted = "".join(message["content"] + tokenizer.eos_token for message in messages if message["trained"])
     assert learnt(tokenizer, rendered) == wanted
@@ -86,7 +81,9 @@ def test_any_text_is_learnt_exactly_where_it_is_flagged(way: str, drawn: list[tu
 def test_the_tokens_are_those_that_the_model_reads_when_it_is_used() -> None:
     for tokenizer in TOKENIZERS.values():
         used = tokenizer.apply_chat_template(EPISODE, tokenize=True, return_dict=False)
-        assert ChatTokens(tokenizer).render(EPISODE).input_ids == used
+        read = ChatTokens(tokenizer).render(EPISODE).input_ids
+        assert read == used[: len(read)]
+        assert not tokenizer.decode(used[len(read) :]).strip()
 
 
 def test_a_tokenizer_is_loaded_with_its_own_rules_and_delivered_with_them(tmp_path: Path) -> None:
@@ -99,24 +96,25 @@ def test_a_tokenizer_is_loaded_with_its_own_rules_and_delivered_with_them(tmp_pa
 
 
 def test_calls_of_tools_are_learnt_and_their_arguments_are_not_quoted_twice() -> None:
-    tokenizer = TOKENIZERS["marked by the template"]
+    tokenizer = TOKENIZERS["of the small model"]
     call = {"type": "function", "function": {"name": "craft", "arguments": '{"thing": "planks"}'}}
     stored = [said("user", "make planks"), said("assistant", "", tool_calls=[call])]
     rendered = ChatTokens(tokenizer).render(parse_messages(json.dumps(stored)))
     assert '{"name": "craft", "arguments": {"thing": "planks"}}' in learnt(tokenizer, rendered)
 
 
-def test_a_template_that_rewrites_the_past_is_refused_unless_it_marks_what_was_said() -> None:
-    tokens = ChatTokens(with_template(FORGETFUL, "<|im_end|>"))
-    with pytest.raises(UnusableMessages, match="rewrites earlier messages"):
-        tokens.render(EPISODE)
-
-
 def test_a_model_without_a_chat_template_is_refused_with_advice() -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = None
-    with pytest.raises(NoChatTemplate, match="choose a model"):
+    with pytest.raises(NoConversation, match="choose a model"):
         ChatTokens(tokenizer)
+
+
+def test_a_conversation_that_nobody_answered_teaches_nothing() -> None:
+    for tokenizer in TOKENIZERS.values():
+        rendered = ChatTokens(tokenizer).render([said("user", "hello")])
+        assert not rendered.teaches
+        assert "hello" in tokenizer.decode(rendered.input_ids)
 
 
 def long_conversation(turns: int) -> Messages:
@@ -125,7 +123,7 @@ def long_conversation(turns: int) -> Messages:
 
 
 def test_a_long_conversation_keeps_its_instructions_and_the_last_turns_that_fit() -> None:
-    tokenizer = TOKENIZERS["marked by the template"]
+    tokenizer = TOKENIZERS["of the small model"]
     tokens = ChatTokens(tokenizer)
     limit = len(tokens.render(long_conversation(40)).input_ids) // 3
     rendered = tokens.last_turns(long_conversation(40), limit)
@@ -141,7 +139,7 @@ def test_a_long_conversation_keeps_its_instructions_and_the_last_turns_that_fit(
 
 
 def test_both_sides_of_a_pair_keep_their_opening_and_their_first_turns() -> None:
-    tokenizer = TOKENIZERS["marked by the template"]
+    tokenizer = TOKENIZERS["of the small model"]
     tokens = ChatTokens(tokenizer)
     opening, *rest = [long_conversation(20)[:2], *long_conversation(20)[2:]]
     whole = tokens.first_turns(opening, rest, 10_000)
