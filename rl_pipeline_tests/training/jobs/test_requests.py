@@ -1,15 +1,18 @@
 """Requests and cancellations from the real stream: what becomes a job, what repeats one, and what is refused."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import nats
 import pytest
 
 from rl_pipeline.collection.publishing import outgoing_message
 from rl_pipeline.contracts import ContractError, TrainingCancel, TrainingRequest, TrainingStatus, parse_message
+from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.ingestion.dead_letters import DeadLetter, NoDeadLetter, show_dead_letter
 from rl_pipeline.redaction.policy import RedactionKey, RedactionPolicy
 from rl_pipeline.redaction.redactor import Redactor
@@ -130,6 +133,31 @@ def test_the_request_of_the_quick_reference_becomes_a_job_that_waits_for_the_hea
     assert job.request.training_config.dataset.sample_size == 5000
     [status] = intake.statuses()
     assert (status.training_job_id, status.status) == (job_id, "queued")
+    assert intake.is_settled()
+
+
+def test_a_request_that_is_published_without_any_header_is_accepted_once_and_an_invalid_one_answered(
+    intake: Intake, nats_server: NatsServer
+) -> None:
+    job_id = str(QUICK_REFERENCE["training_job_id"])
+    broken = {**QUICK_REFERENCE, "training_job_id": "manual-broken", "priority": "none"}
+
+    async def publish() -> None:
+        """As `nats pub` does it, which neither sets a header nor waits for an answer."""
+        client = await nats.connect(nats_server.url)
+        for content in (QUICK_REFERENCE, broken, QUICK_REFERENCE):
+            await client.publish(SUBJECT, json.dumps(content).encode())
+        await client.drain()
+
+    asyncio.run(publish())
+    wait_for_pending(intake.messages, REQUESTS_CONSUMER, 3)
+    assert {intake.messages.get(TRAINING.name, sequence).message_id for sequence in (1, 2, 3)} == {None}
+    assert intake.take() == TakenIn(accepted=(job_id,), repeated=(job_id,), refused=(2,))
+    assert intake.letter(2).message_id == "manual-broken"
+    assert [(one.training_job_id, one.status) for one in intake.statuses()] == [
+        (job_id, "queued"),
+        ("manual-broken", "failed"),
+    ]
     assert intake.is_settled()
 
 
