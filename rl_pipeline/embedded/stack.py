@@ -28,7 +28,7 @@ from rl_pipeline.embedded.profile import embedded_profile
 from rl_pipeline.embedded.redaction_keys import make_redaction_keys, redaction_keys
 from rl_pipeline.embedded.service_key import make_service_key, service_key
 from rl_pipeline.embedded.signing_keys import make_signing_key, signing_keys
-from rl_pipeline.embedded.supervisor import Component, Supervisor
+from rl_pipeline.embedded.supervisor import Component, ComponentFailed, Supervisor
 from rl_pipeline.json_logs import json_handler
 from rl_pipeline.settings import Settings, child_environment
 
@@ -37,6 +37,7 @@ _log = logging.getLogger(__name__)
 _PROBE_TIMEOUT_SECONDS = 2.0
 _DAEMON_QUERY = "{ instance { daemonHealth { allDaemonStatuses { required lastHeartbeatTime } } } }"
 _POOLS = ("ingest", "rewards", "training", "validation")
+_TRIES_OF_A_POOL = 30
 # Ctrl-C, a service manager's stop, and a closed terminal.
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _INSTANCE_FILE = Path(__file__).with_name("dagster.yaml")
@@ -104,7 +105,7 @@ def _start(stack: Stack, stages: list[list[Component]], prepare_stores: Callable
         if not stack.supervisor.stop_requested.is_set():
             stack.supervisor.start(stage)
     if not stack.supervisor.stop_requested.is_set():
-        _limit_pools(stack.addresses.ui)
+        _limit_pools(stack)
 
 
 def _plan(settings: Settings, home: Home, report: Callable[[str], None]) -> tuple[Stack, list[list[Component]]]:
@@ -302,11 +303,22 @@ def _program(name: str) -> str:
     return str(Path(sysconfig.get_path("scripts")) / name)
 
 
-def _limit_pools(ui: str) -> None:
-    """One run at a time per pool. The instance's default limit alone lets the first runs through all at once."""
+def _limit_pools(stack: Stack) -> None:
+    """One run at a time per pool. The instance's default limit alone lets the first runs through all at once.
+
+    Raises `ComponentFailed`.
+    """
+    ui, stop_requested = stack.addresses.ui, stack.supervisor.stop_requested
     for pool in _POOLS:
-        mutation = f'mutation {{ setConcurrencyLimit(concurrencyKey: "{pool}", limit: 1) {{ success }} }}'
-        _get(f"{ui}/graphql", json.dumps({"query": mutation}).encode())
+        mutation = json.dumps({"query": f'mutation {{ setConcurrencyLimit(concurrencyKey: "{pool}", limit: 1) }}'})
+        for _ in range(_TRIES_OF_A_POOL):
+            answer = _get(f"{ui}/graphql", mutation.encode())
+            if answer is not None and json.loads(answer) == {"data": {"setConcurrencyLimit": True}}:
+                break
+            if stop_requested.wait(1):
+                return
+        else:
+            raise ComponentFailed(f"Dagster at {ui} does not limit its pool {pool}: see the log of the ui, start again")
 
 
 def _get(url: str, body: bytes | None = None) -> bytes | None:

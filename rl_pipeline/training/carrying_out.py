@@ -35,13 +35,15 @@ from rl_pipeline.training.delivering import (
     NobodySigns,
     Registration,
     describe,
+    has_stored,
+    make_room,
     record,
     register,
     result_of,
     store,
     withdraw,
 )
-from rl_pipeline.training.jobs.attempts import outcome_of_stop
+from rl_pipeline.training.jobs.attempts import GiveUp, after_failure, outcome_of_stop
 from rl_pipeline.training.jobs.job import Attempt, Job
 from rl_pipeline.training.jobs.rows import (
     JobCancelled,
@@ -141,6 +143,7 @@ def carry_out_attempt(run: AttemptRun, *, is_canceling: Callable[[], bool]) -> C
         with ending_in_its_row(run.tables, run.attempt, is_canceling):
             return _completed(run, is_canceling)
     except BaseException:
+        _withdraw_if_given_up(run)
         _end_for_people(run)
         raise
 
@@ -178,6 +181,19 @@ def ending_in_its_row(tables: Warehouse, attempt: Attempt, is_canceling: Callabl
         raise
 
 
+def _withdraw_if_given_up(run: AttemptRun) -> None:
+    """Of a job that has failed for good nothing stays released. What cannot be withdrawn now is withdrawn at night."""
+    job = run.job
+    try:
+        attempts = attempts_of(run.tables, [job.job_id])[job.job_id]
+        has_failed = bool(attempts) and attempts[-1].outcome == "failed"
+        if has_failed and isinstance(after_failure(attempts), GiveUp) and has_stored(run.models, job):
+            run.lease.confirm()
+            withdraw(run.tables, run.models, run.tracker, job, datetime.now(UTC))
+    except (PipelineError, OSError) as unanswered:
+        _log.warning("a checkpoint of %s may be left until the night: %s", job.job_id, unanswered)
+
+
 def _end_for_people(run: AttemptRun) -> None:
     """Let the attempt's run in the tracker end as its row does: a program that was killed has not said so itself."""
     job_id, number = run.job.job_id, run.attempt.number
@@ -191,6 +207,7 @@ def _end_for_people(run: AttemptRun) -> None:
 
 def _completed(run: AttemptRun, is_canceling: Callable[[], bool]) -> CompletedAttempt:
     finished = finished_before(run.site, run.attempts)
+    is_new = finished is None
     if finished is None:
         finished, dataset = _train(run)
     else:
@@ -202,6 +219,8 @@ def _completed(run: AttemptRun, is_canceling: Callable[[], bool]) -> CompletedAt
     check_wanted(run.tables, run.job.job_id)
     curves = describe(finished, _card(dataset), _lineage(run.job, finished, dataset))
     with _withdrawn_if_cancelled(run, is_canceling):
+        if is_new:
+            make_room(run.tables, run.models, run.job)
         released = store(finished, run.job, run.models, run.signing_key)
         record(run.tables, finished, run.job, dataset.dataset_id, released)
         registration = register(run.tracker, finished, run.job, dataset.dataset_id, released)

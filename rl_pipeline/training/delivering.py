@@ -4,7 +4,7 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from rl_pipeline.errors import PipelineError
@@ -13,11 +13,13 @@ from rl_pipeline.stores.tracker import Tracker, TrackerRefused, TrackerUnavailab
 from rl_pipeline.stores.warehouse import Warehouse
 from rl_pipeline.training.attempting import FinishedTraining
 from rl_pipeline.training.checkpoints.curves import draw_curves
+from rl_pipeline.training.checkpoints.manifest import MANIFEST, parse_manifest
 from rl_pipeline.training.checkpoints.model_card import MODEL_CARD, CardDataset, model_card
 from rl_pipeline.training.checkpoints.releasing import ReleasedCheckpoint, delete_released, release
 from rl_pipeline.training.checkpoints.signing import SigningKey
 from rl_pipeline.training.checkpoints.storage import amend
 from rl_pipeline.training.jobs.job import Job
+from rl_pipeline.training.jobs.rows import attempts_of, chosen_jobs
 from rl_pipeline.training.site import TrainingSite
 
 CURVES = "curves.png"
@@ -25,6 +27,9 @@ AGENT = "agent-zero-rl"
 """The model under which the checkpoints of this pipeline are registered."""
 
 
+# It is looked for every night.
+_ABANDONED_FOR = timedelta(days=30)
+_MOST_ABANDONED = 10_000
 _KEPT_OF_RESULT = ("measure", "improvement", "base", "final")
 _NO_LONGER_BEST = """
     INSERT INTO model_checkpoints SELECT * REPLACE (false AS is_best, version + 1 AS version)
@@ -68,7 +73,13 @@ class Registration:
 
 
 def describe(finished: FinishedTraining, dataset: CardDataset, lineage: Mapping[str, str | None]) -> bytes:
-    """Put the model card, the plan and the curves beside the weights; the picture of the curves is returned."""
+    """Put the model card, the plan and the curves beside the weights; the picture of the curves is returned.
+
+    What has them keeps them. An attempt before may have stored it so, and meanwhile somebody may have been erased from
+    the dataset, or the card may be written otherwise: with another card it would be another checkpoint.
+    """
+    if MODEL_CARD in parse_manifest((finished.work.final / MANIFEST).read_bytes(), finished.work.final).files:
+        return (finished.work.final / CURVES).read_bytes()
     result = finished.result
     curves = draw_curves(result.get("curves") or {})
     card = model_card(finished.plan, dataset, result, lineage)
@@ -84,8 +95,17 @@ def store(finished: FinishedTraining, job: Job, models: Objects, key: SigningKey
     return release(finished.work.final, models, _released_at(job), key)
 
 
+def make_room(warehouse: Warehouse, models: Objects, job: Job) -> None:
+    """Remove what an attempt before has stored and nobody has recorded: what was trained anew is another model."""
+    checkpoint_id = _released_at(job)
+    if warehouse.query(
+        "SELECT id FROM model_checkpoints FINAL WHERE id = {id:String}", {"id": checkpoint_id}
+    ).is_empty():
+        delete_released(models, checkpoint_id)
+
+
 def withdraw(warehouse: Warehouse, models: Objects, tracker: Tracker, job: Job, now: datetime) -> None:
-    """Take back what was stored of a job that was cancelled meanwhile. May be repeated.
+    """Take back what was stored of a job that was cancelled meanwhile, or has failed for good. May be repeated.
 
     The best that it may have beaten is the best again, and the registry names it no more: nobody is the candidate.
     """
@@ -97,6 +117,31 @@ def withdraw(warehouse: Warehouse, models: Objects, tracker: Tracker, job: Job, 
         tracker.remove_alias(AGENT, _alias(job), models.url(checkpoint_id))
     except (TrackerUnavailable, TrackerRefused) as refused:
         _log.warning("%s was withdrawn, and the registry may still name it: %s", checkpoint_id, refused)
+
+
+def has_stored(models: Objects, job: Job) -> bool:
+    """Whether anything of a checkpoint of the job is in the store."""
+    return any(True for _ in models.list(f"{_released_at(job)}/"))
+
+
+def withdraw_abandoned(warehouse: Warehouse, models: Objects, tracker: Tracker, now: datetime) -> tuple[str, ...]:
+    """Withdraw what is stored of jobs that failed or were cancelled; the ids of these jobs. May be repeated.
+
+    Their own runs do that, unless they were killed or a store was away. Nobody else looks for what no row tells of.
+    """
+    ended = chosen_jobs(warehouse, states=["failed", "cancelled"], since=now - _ABANDONED_FOR, limit=_MOST_ABANDONED)
+    attempts = attempts_of(warehouse, [job.job_id for job in ended])
+    deployed = set(warehouse.query("SELECT job_id FROM model_checkpoints FINAL WHERE deployed")["job_id"])
+    abandoned = [
+        job
+        for job in ended
+        if job.job_id not in deployed
+        and not any(attempt.is_open for attempt in attempts[job.job_id])
+        and has_stored(models, job)
+    ]
+    for job in abandoned:
+        withdraw(warehouse, models, tracker, job, now)
+    return tuple(job.job_id for job in abandoned)
 
 
 def record(

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from rl_pipeline_tests.end_to_end.running_stack import RunningStack, run_command
 from rl_pipeline_tests.waiting import wait_until
 
 OWN_COMPONENTS = ["clickhouse", "code", "daemon", "gateway", "mlflow", "service", "ui", "watchdog"]
+POOLS = ["ingest", "rewards", "training", "validation"]
 COMPONENTS = sorted([*OWN_COMPONENTS, "nats"])
 OBSERVATIONS = """{ assetOrError(assetKey: {path: ["trajectory_stream"]}) { ... on Asset {
     assetObservations(limit: 1) { metadataEntries { label ... on IntMetadataEntry { intValue } } } } } }"""
@@ -110,6 +112,48 @@ def test_the_service_of_the_stack_is_well_and_asks_for_trainings(stack: RunningS
         wait_until(lambda: client.get(job).json()["state"] != "asked", "the sensor of requests")
         client.post(f"/training/{started['job_id']}/cancel").raise_for_status()
         wait_until(lambda: client.get(job).json()["status"] == "cancelled", "the job's end")
+
+
+REPOSITORY = 'repositoryLocationName: "rl_pipeline", repositoryName: "__repository__"'
+LAUNCH = """launchRun(executionParams: {
+    selector: {%s, jobName: "%s", assetSelection: [{path: ["%s"]}]}, runConfigData: {},
+    executionMetadata: {tags: [{key: "dagster/partition", value: "by-hand"}]}
+}) { ... on LaunchRunSuccess { run { id } } }"""
+ADD_JOB = """mutation { addDynamicPartition(
+    repositorySelector: {%s}, partitionsDefName: "training_jobs", partitionKey: "by-hand"
+) { __typename } }"""
+EVENTS = """{ runOrError(runId: "%s") { ... on Run { endTime eventConnection(limit: 1000) {
+    events { __typename ... on MessageEvent { timestamp } } } } } }"""
+
+
+def moments(stack: RunningStack, run: str) -> dict[str, int] | None:
+    """When a run that is over was queued, began to be started, and ended, in milliseconds."""
+    found = stack.graphql(EVENTS % run)["runOrError"]
+    events = found["eventConnection"]["events"]
+    return {each["__typename"]: int(each["timestamp"]) for each in events} if found["endTime"] else None
+
+
+def test_each_pool_has_a_limit_of_its_own(stack: RunningStack) -> None:
+    asked = '{ instance { concurrencyLimit(concurrencyKey: "%s") { limit usingDefaultLimit } } }'
+    limits = {pool: stack.graphql(asked % pool)["instance"]["concurrencyLimit"] for pool in POOLS}
+    assert limits == dict.fromkeys(POOLS, {"limit": 1, "usingDefaultLimit": False})
+
+
+@pytest.mark.parametrize(
+    ("job", "asset"),
+    [("train_policy", "curated_datasets"), ("__ASSET_JOB", "policy_checkpoints")],
+    ids=["by the limit of their tag", "by the limit of their pool"],
+)
+def test_of_two_trainings_that_a_person_launches_the_second_waits_for_the_end_of_the_first(
+    stack: RunningStack, job: str, asset: str
+) -> None:
+    """Nobody has asked for them, so both fail: of one the asset is in no pool, and the other bears no tag."""
+    stack.graphql(ADD_JOB % REPOSITORY)
+    launch = LAUNCH % (REPOSITORY, job, asset)
+    launched = stack.graphql(f"mutation {{ first: {launch} second: {launch} }}")
+    runs = [str(launched[name]["run"]["id"]) for name in ("first", "second")]
+    first, second = (wait_until(partial(moments, stack, run), "the end of a run", seconds=120) for run in runs)
+    assert second["RunEnqueuedEvent"] < first["RunFailureEvent"] <= second["RunStartingEvent"]
 
 
 @pytest.mark.chromium

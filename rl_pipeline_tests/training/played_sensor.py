@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -41,6 +42,7 @@ class Sensor:
     unfinished_imports: dict[str, RunState] = field(default_factory=dict)
     silence: Silence = field(default_factory=Silence)
     rolled_back: set[str] = field(default_factory=set)
+    start: Callable[[], StartingPoint] = lambda: StartingPoint("in-service", "v7")
     waiting: Counter[str] = field(default_factory=Counter)
     """Messages that were published since the last look, by the consumer that hands them out."""
 
@@ -59,7 +61,7 @@ class Sensor:
             import_runs=lambda _: self.imports,
             unfinished_imports=self.unfinished_imports,
             silence=self.silence,
-            defaults=Defaults("dpo", lambda: StartingPoint("in-service", "v7")),
+            defaults=Defaults("dpo", self.start),
             redactor=lambda: Redactor(RedactionPolicy(RedactionKey("v1", REDACTION_KEY.encode()))),
             trajectories=TRAJECTORIES.name,
             sensor=sensor,

@@ -14,7 +14,7 @@ from rl_pipeline.stores.disk import DiskObjects
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.stores.jetstream_lease import JetStreamLeases
 from rl_pipeline.stores.mlflow_tracker import MLflowTracker
-from rl_pipeline.stores.objects import ObjectsUnavailable, StoredObject
+from rl_pipeline.stores.objects import StoredObject
 from rl_pipeline.stores.topology import LEASES
 from rl_pipeline.training.attempting import FinishedTraining, TrainingFailed, TrainingStopped
 from rl_pipeline.training.checkpoints.manifest import MANIFEST
@@ -25,12 +25,12 @@ from rl_pipeline.training.checkpoints.signing import PublicKeys, new_signing_key
 from rl_pipeline.training.checkpoints.storage import verify
 from rl_pipeline.training.delivering import AGENT, NobodySigns, describe, record, register, result_of, store, withdraw
 from rl_pipeline.training.jobs.advancing import TRAINING_LEASE
-from rl_pipeline.training.jobs.job import Attempt, Job
-from rl_pipeline.training.jobs.rows import end_attempt, keep_plan
+from rl_pipeline.training.jobs.job import Job
 from rl_pipeline.training.jobs.statuses import completed
 from rl_pipeline.training.plans.plan import DistributionPlan, TrainingPlan
 from rl_pipeline.training.site import TrainingSite
 from rl_pipeline.training.work_directory import WorkDirectory
+from rl_pipeline_tests.training.broken_deliveries import AnswersTooLate, plan_of, undelivered
 from rl_pipeline_tests.training.job_values import a_job, an_attempt
 from rl_pipeline_tests.training.stored_training import (
     NOWHERE,
@@ -43,10 +43,6 @@ from rl_pipeline_tests.training.stored_training import (
 
 KEY = new_signing_key()
 CARD = CardDataset("job.r1", "0" * 64, "file:///datasets/job.r1/manifest.json", 10, 2)
-
-
-def plan_of(job_id: str, **fields: Any) -> TrainingPlan:
-    return TrainingPlan(**{"job_id": job_id, "algorithm": "dpo", "base_model": "small", **fields})
 
 
 def measured(measure: str, key: str, reached: float | None, base: float | None = None) -> dict[str, Any]:
@@ -294,18 +290,6 @@ def place(
     return TrainingPlace(stream, without_jobs(scored), nats_server.url, tmp_path)
 
 
-def undelivered(place: TrainingPlace, **asked: Any) -> Attempt:
-    """The attempt that is to deliver what the one before it has trained."""
-    place.ask("job", **asked)
-    attempt = place.started()
-    place.curated(attempt)
-    finished = leave_trained(place.work(attempt), plan_of("job"))
-    begun = place.attempts("job")[-1]
-    keep_plan(place.tables, begun, finished.plan)
-    end_attempt(place.tables, begun, "failed", datetime.now(UTC), failure_code="INFRA", message="the store was away")
-    return place.started(timedelta(seconds=601))
-
-
 def when_trained(do: Any) -> Any:
     """A log of the run that does something as soon as the training is over, before anything is stored."""
     return lambda line: do() if line.startswith("trained") else None
@@ -383,18 +367,10 @@ def test_a_run_that_has_lost_its_lease_releases_nothing(place: TrainingPlace) ->
     assert list(place.models.list()) == []
 
 
-class _AnswersTooLate(DiskObjects):
-    """A store that writes, and whose answer is lost."""
-
-    def create(self, key: str, data: bytes) -> StoredObject:
-        super().create(key, data)
-        raise ObjectsUnavailable("no answer: try again")
-
-
 def test_a_checkpoint_that_was_stored_without_an_answer_is_the_one_that_the_next_attempt_records(
     place: TrainingPlace,
 ) -> None:
-    late = _AnswersTooLate(place.models.root)
+    late = AnswersTooLate(place.models.root)
     with pytest.raises(TrainingFailed, match="no answer"):
         place.carry_out(undelivered(place), models=late)
     stored = place.models.get(f"job/final/{MANIFEST}")

@@ -172,11 +172,11 @@ def advance(
             unscored_up_to=lambda last: unscored_trajectories(warehouse, trajectories, last),
             rolled_back=rolled_back,
         )
-        board.told += [*told, *taken.left]
+        board.told += [*told, *(f"a request has to wait: {left.why}" for left in taken.left)]
         settle(board, around, now)
         for cancellation in cancellations:
             job_id = cancellation.asked.training_job_id
-            job = board.jobs.get(job_id) or find_job(warehouse, job_id)
+            job = board.jobs.get(job_id) or find_job(warehouse, job_id) or _left(taken, job_id, now)
             if job is None:
                 nobody_to_cancel(messages, cancellation, redactor, now)
             else:
@@ -292,6 +292,12 @@ def _import_given_up(job: Job, runs: ImportRuns, now: datetime) -> tuple[Step, .
         return ()
     explanation = f"its files could not be imported, {runs.failures} times: {runs.message}"
     return failed_without_attempt(job.job_id, explanation, now, "INFRA"), job.moved("failed", explanation, now)
+
+
+def _left(taken: TakenIn, job_id: str, now: datetime) -> Job | None:
+    """The job that a request would become which has to wait; no row says so, and its first one is that of its end."""
+    found = next((left.request for left in taken.left if left.request.training_job_id == job_id), None)
+    return Job.accepted(found, through_sequence=0, now=now) if found else None
 
 
 def _cancel(board: Board, job: Job, cancellation: Cancellation, now: datetime) -> None:

@@ -1,12 +1,13 @@
 """Cancellations as messages: whose they are, which job they end, and what becomes of those that end none.
 
 A cancellation of a job that is not known waits for it a while, because its request may still be on its way, and then
-becomes a dead letter. Of a job that has ended it changes nothing.
+becomes a dead letter. A request that waits itself, because nobody can tell from which model it would start, becomes a
+job that is cancelled. Of a job that has ended it changes nothing.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import cast
 
 from rl_pipeline.contracts import ContractError, TrainingCancel, parse_message
@@ -17,9 +18,10 @@ CANCELLATIONS_CONSUMER = "training_cancellations"
 CANCEL_SUBJECT = "agent.rl.training.cancel.v1"
 
 _BATCH = 100
-# The request comes from the same stream: it is late only if a sensor died over it, and then it comes again in 30 s.
-_LAST_WAIT = 3
 _WAIT_SECONDS = 20.0
+# The request comes from the same stream: it is late only if a sensor died over it. One that had been handed out often,
+# because it waits, then comes again after half an hour, which is the longest that its consumer keeps a message back.
+_PATIENCE = timedelta(minutes=45)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ def fetch_cancellations(messages: Stream, redactor: OpenRedactor, now: datetime)
 def nobody_to_cancel(messages: Stream, cancellation: Cancellation, redactor: OpenRedactor, now: datetime) -> None:
     """The job is not known: let the cancellation come again, and give it up in the end."""
     delivery = cancellation.delivery
-    if delivery.attempt < _LAST_WAIT:
+    if now - delivery.message.time < _PATIENCE:
         delivery.nak(_WAIT_SECONDS)
         return
     advice = "there is no such job: `rl-pipeline jobs` lists those there are"

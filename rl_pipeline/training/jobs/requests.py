@@ -5,9 +5,10 @@ A request is settled after its effect is stored, so whatever dies in between, it
 - A request whose job exists with the same content only repeats it. Nothing starts twice; that it is queued is said
   again, because the sensor may have died before it could say so the first time.
 - A request whose job exists with another content changes nothing: the first one counts. A dead letter says so.
-- What is no valid request, or asks for a dataset that cannot be, becomes a dead letter, and a `failed` status if it
-  names a job that does not exist. The status of a job that exists is never touched by a message that was refused.
-- A request that names no model is left for later while nobody can tell which one is in service.
+- What is no valid request, or asks for a dataset or a plan that cannot be, becomes a dead letter, and a `failed` status
+  if it names a job that does not exist. The status of a job that exists is never touched by a message that was refused.
+- A request that names no model is left for later while nobody can tell which one is in service. Every look is handed
+  all of these again, so that one of them can be cancelled; see `cancelling`.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,6 +34,7 @@ from rl_pipeline.training.jobs.job import Job
 from rl_pipeline.training.jobs.refusals import TRAINING_STREAM, OpenRedactor, dead_letter, named_job
 from rl_pipeline.training.jobs.rows import REQUEST_SUBJECT, carry_out, find_job
 from rl_pipeline.training.jobs.statuses import announce, queued, refused
+from rl_pipeline.training.plans.planning import UnplannableRequest, check_plannable
 from rl_pipeline.training.plans.presets import source_names, source_preset
 
 REQUESTS_CONSUMER = "training_requests"
@@ -44,7 +46,6 @@ PRIORITIES: Mapping[TriggerReason, Priority] = MappingProxyType(
 
 _BATCH = 100
 _MOST_BATCHES = 10
-_SECONDS_UNTIL_THE_NEXT_LOOK = 5.0
 BEFORE_TRAINING = ("accepted", "importing", "waiting", "ready")
 """The states of a job whose next attempt has not been started."""
 # In the stored request, where nobody has asked for a model by its name.
@@ -75,14 +76,21 @@ class Defaults:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftRequest:
+    """A request that will come again."""
+
+    request: TrainingRequest
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class TakenIn:
     """What became of the requests that were waiting, by their jobs; a refused one by its sequence in the stream."""
 
     accepted: tuple[str, ...] = ()
     repeated: tuple[str, ...] = ()
     refused: tuple[int, ...] = ()
-    left: tuple[str, ...] = ()
-    """Why those that will come again were left, for people."""
+    left: tuple[LeftRequest, ...] = ()
 
 
 def accept_requests(
@@ -105,6 +113,7 @@ def accept_requests(
             intake.take(delivery)
         if len(deliveries) < _BATCH:
             break
+    intake.hand_back()
     return TakenIn(tuple(intake.accepted), tuple(intake.repeated), tuple(intake.refused), tuple(intake.left))
 
 
@@ -113,8 +122,7 @@ def filled_in(request: TrainingRequest, defaults: Defaults) -> TrainingRequest:
 
     The source that it names with `preset` has an algorithm of its own. Raises `UnknownSource` and `StartUnknown`.
     """
-    source, named = _source_of(request), request.training_config.base_model
-    algorithm = source_preset(source).algorithm if source else defaults.algorithm
+    named, algorithm = request.training_config.base_model, _algorithm_of(request, defaults.algorithm)
     start = StartingPoint(named) if named else defaults.base_model()
     whole = _completed(request, algorithm, start.base_model)
     if start.model_id is None:
@@ -163,29 +171,40 @@ class _Intake:
     accepted: list[str] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
     refused: list[int] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
+    left: list[LeftRequest] = field(default_factory=list)
+    _handed_back: list[Delivery] = field(default_factory=list)
 
     def take(self, delivery: Delivery) -> None:
         """Store what becomes of a request, then settle it."""
         try:
             request = _read(delivery.message.data, self.trajectories)
-            self._accept(request)
+            try:
+                self._accept(request)
+            except StartUnknown as unknown:
+                self.left.append(LeftRequest(request, str(unknown)))
+                self._handed_back.append(delivery)
+                return
         except ContractError as error:
             self._refuse(delivery.message, error)
             delivery.term()
-        except StartUnknown as unknown:
-            self.left.append(f"a request has to wait: {unknown}")
-            delivery.nak(_SECONDS_UNTIL_THE_NEXT_LOOK)
         else:
             delivery.ack()
+
+    def hand_back(self) -> None:
+        """Let those that were left come again, at the next look: at this one nothing more is fetched."""
+        for delivery in self._handed_back:
+            delivery.nak()
 
     def _accept(self, request: TrainingRequest) -> None:
         job = find_job(self.warehouse, request.training_job_id)
         if job is None:
             drains = request.training_config.dataset.source == "nats_stream"
             through = self.messages.state(self.trajectories).last_sequence if drains else 0
+            # Before it is asked what is in service: what is refused has nothing to wait for.
+            _check(request, _algorithm_of(request, self.defaults.algorithm))
             whole = filled_in(request, self.defaults)
-            _check(whole, cast("Algorithm", whole.training_config.algorithm))
+            # What is filled in and written out makes it longer.
+            parse_message(REQUEST_SUBJECT, serialize(whole))
             job = Job.accepted(whole, through_sequence=through, now=self.now)
             carry_out(self.messages, self.warehouse, [job, queued(job.job_id, 1, self.now)])
             self.accepted.append(job.job_id)
@@ -212,9 +231,8 @@ def check_request(request: TrainingRequest, trajectories: str, algorithm: Algori
     `algorithm` is that of a request that names none. Whether its model is there is found out when it is trained.
     """
     _check_names(request, trajectories)
-    source = _source_of(request)
-    usual = source_preset(source).algorithm if source else algorithm
-    _check(request, request.training_config.algorithm or usual)
+    _check(request, _algorithm_of(request, algorithm))
+    parse_message(REQUEST_SUBJECT, serialize(request))
 
 
 def _read(data: bytes, trajectories: str) -> TrainingRequest:
@@ -242,6 +260,12 @@ def _source_of(request: TrainingRequest) -> str | None:
     return str(named) if named else None
 
 
+def _algorithm_of(request: TrainingRequest, default: Algorithm) -> Algorithm:
+    """The algorithm that a request names, or that of the source that it names, or the default."""
+    source = _source_of(request)
+    return request.training_config.algorithm or (source_preset(source).algorithm if source else default)
+
+
 def _check_place(source: str, place: str | None) -> None:
     path = "training_config.dataset.path"
     if place is None:
@@ -252,11 +276,7 @@ def _check_place(source: str, place: str | None) -> None:
 
 
 def _check(request: TrainingRequest, algorithm: Algorithm) -> None:
-    """Raise `ContractError` where a request could not be read again as it is stored, or no dataset can be made of it.
-
-    What is filled in and written out makes it longer.
-    """
-    parse_message(REQUEST_SUBJECT, serialize(request))
+    """Raise `ContractError` where no dataset can be made of what a request says, or no plan."""
     try:
         criteria_of(
             request,
@@ -268,6 +288,10 @@ def _check(request: TrainingRequest, algorithm: Algorithm) -> None:
         )
     except InvalidFilter as invalid:
         raise ContractError("invalid_filter", "training_config.dataset.filter", "object", str(invalid)) from None
+    try:
+        check_plannable(request, algorithm)
+    except UnplannableRequest as unplannable:
+        raise ContractError("unplannable", "training_config", "object", str(unplannable)) from None
 
 
 def _content(request: TrainingRequest) -> TrainingRequest:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from rl_pipeline.contracts.training_request import Algorithm, Evaluation, TrainingRequest
 from rl_pipeline.errors import PipelineError
-from rl_pipeline.training.plans.machine import Machine
+from rl_pipeline.training.plans.machine import Gpu, Machine
 from rl_pipeline.training.plans.plan import (
     ONLINE_ALGORITHMS,
     MemoryEstimate,
@@ -25,10 +25,12 @@ from rl_pipeline.training.plans.plan import (
     PreferencePlan,
     TrainingPlan,
 )
-from rl_pipeline.training.plans.presets import Preset, Sections, overlaid, source_preset
+from rl_pipeline.training.plans.presets import Preset, Sections, overlaid, preset_of, source_preset
 from rl_pipeline.training.site import TrainingSite
 
 _MOST_CPU_PROCESSES = 2
+# Nobody computes so many sequences at once; to share a batch among them is tried from here down.
+_MOST_AT_ONCE = 100_000
 _ONE_PROCESS = {"processes": 1, "nodes": 1, "hostfile": None}
 _SLOTS = re.compile(r"^(\S+)\s+slots=(\d+)")
 # What a request may set beyond the contract's own fields, by the section of the plan that it goes to.
@@ -108,6 +110,20 @@ def plan_of(
         first = invalid.errors(include_url=False, include_input=False)[0]
         field_name = ".".join(str(part) for part in first["loc"])
         raise UnplannableRequest(f"{field_name}: {first['msg']}. Change the request, and send it again.") from None
+
+
+def check_plannable(request: TrainingRequest, algorithm: Algorithm) -> None:
+    """Raise `UnplannableRequest` for values of which no machine makes a plan, before anybody waits for it."""
+    plan_of(
+        request,
+        algorithm=algorithm,
+        base_model="any",
+        preset=preset_of("any"),
+        # Where values are followed: without a compiler, say, nothing is offloaded, whatever the request says.
+        machine=Machine(cores=1, memory_gb=1.0, gpus=(Gpu(0, "any", 1.0, 9.0),)),
+        site=TrainingSite(work=Path("work"), models=Path("models")),
+        dataset=DatasetFacts(train=1, holdout=1, environment="any"),
+    )
 
 
 def with_memory(plan: TrainingPlan, estimate: MemoryEstimate, machine: Machine) -> TrainingPlan:
@@ -304,8 +320,11 @@ def _say_what_is_not_followed(draft: _Draft, request: TrainingRequest, machine: 
 def _split_batch(draft: _Draft, algorithm: Algorithm, dataset: DatasetFacts) -> None:
     part, processes = draft.part("optimization"), draft.part("distribution")["processes"]
     batch, most_at_once = part.pop("batch_size"), part.get("micro_batch", OptimizationPlan().micro_batch)
-    if not isinstance(most_at_once, int) or most_at_once < 1:
-        raise UnplannableRequest("hyperparameters.micro_batch must be a whole number from 1: change the request.")
+    if not isinstance(most_at_once, int) or not 1 <= most_at_once <= _MOST_AT_ONCE:
+        raise UnplannableRequest(
+            f"hyperparameters.micro_batch must be a whole number from 1 to {_MOST_AT_ONCE:,}. Change the request, and"
+            " send it again."
+        )
     micro, accumulation = split_batch(batch, processes, most_at_once)
     part |= {"micro_batch": micro, "accumulation": accumulation}
     whole = processes * micro * accumulation

@@ -28,6 +28,7 @@ from rl_pipeline.training.plans.plan import TrainingPlan
 from rl_pipeline.training.program.reporting import FIGURES, PASSING_PHASES, Line
 
 LEAST_SECONDS_BETWEEN_MESSAGES = 2.0
+MOST_SECONDS_BETWEEN_MESSAGES = 300.0
 _RETRY_SECONDS = 30.0
 _ROOM = 10_000
 
@@ -105,7 +106,8 @@ class Outbox(Generic[_Item]):
 
 
 class StatusMessages:
-    """`agent.rl.training.status.v1`, state `running`: one per phase and per percent, the latter never in a hurry.
+    """`agent.rl.training.status.v1`, state `running`: one per phase and per percent, the latter never in a hurry,
+    and one more wherever there was none for five minutes.
 
     Who queued the job says so, and who started the program says how it ended: only they know whether another attempt
     follows and where the model went.
@@ -132,12 +134,10 @@ class StatusMessages:
         self._note_best(line, metrics)
         total = line.get("total_steps") or 0
         percent = min(100.0, 100 * line["step"] / total) if total else 0.0
-        if line["phase"] in PASSING_PHASES:
-            return
-        news = (line["phase"], int(percent))
+        # What passes is no news, and a sign of life.
+        news = self._said if line["phase"] in PASSING_PHASES else (line["phase"], int(percent))
         now = self._clock()
-        same_phase = self._said is not None and news[0] == self._said[0]
-        if news == self._said or (same_phase and now - self._said_at < LEAST_SECONDS_BETWEEN_MESSAGES):
+        if not self._is_due(news, now - self._said_at):
             return
         self._said, self._said_at = news, now
         self._count += 1
@@ -148,6 +148,13 @@ class StatusMessages:
     def close(self, outcome: RunOutcome) -> None:  # noqa: ARG002  said by whoever started the program
         """Send what is left."""
         self._outbox.close()
+
+    def _is_due(self, news: tuple[str, int] | None, silent_for: float) -> bool:
+        if news is None or self._said is None:
+            return news is not None
+        if news == self._said:
+            return silent_for >= MOST_SECONDS_BETWEEN_MESSAGES
+        return news[0] != self._said[0] or silent_for >= LEAST_SECONDS_BETWEEN_MESSAGES
 
     def _note_best(self, line: Line, metrics: Mapping[str, float]) -> None:
         reward = metrics.get("reward_mean")

@@ -12,6 +12,7 @@ from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.training.jobs.advancing import MOST_IMPORTS, SENSOR_LEASE, TRAINING_LEASE, ImportRuns, Tick
 from rl_pipeline.training.jobs.job import FINAL_STATES, VALID_TRANSITIONS, State
 from rl_pipeline.training.jobs.reconciling import RunState
+from rl_pipeline.training.jobs.requests import StartingPoint, StartUnknown
 from rl_pipeline.training.jobs.rows import attempts_of, end_attempt, find_job, imported
 from rl_pipeline_tests.training.job_tables import emptied, migrated_database, store_rewards, store_trajectories
 from rl_pipeline_tests.training.job_values import NOW
@@ -142,6 +143,29 @@ def test_a_job_is_cancelled_while_it_waits_for_its_next_attempt(sensor: Sensor) 
 
 
 UNNAMED = {"algorithm": "dpo", "dataset": {"source": "clickhouse"}}
+
+
+def test_a_request_that_waits_to_know_what_is_in_service_is_cancelled_where_it_waits(sensor: Sensor) -> None:
+    def unknown() -> StartingPoint:
+        raise StartUnknown("the record was lost")
+
+    known, sensor.start = sensor.start, unknown
+    for job in ("job-1", "job-2"):
+        sensor.ask(job, training_config=UNNAMED)
+    for _ in range(3):
+        told = sensor.look().told
+        assert told.count("a request has to wait: the record was lost") == 2, "every look is handed all that wait"
+    sensor.cancel("job-1")
+    assert "job-1 is cancelled: cancelled by ada" in sensor.look().told
+    assert (sensor.state("job-1"), sensor.state("job-2")) == ("cancelled", "unknown")
+    sensor.start = known
+    tick = sensor.look()
+    assert (tick.taken.repeated, tick.taken.accepted, keys(tick.starts)) == (("job-1",), ("job-2",), ["job-2#1"])
+    assert (sensor.state("job-1"), sensor.said("job-1"), sensor.said("job-2")) == (
+        "cancelled",
+        ["cancelled"],
+        ["queued"],
+    )
 
 
 def test_what_was_to_go_on_from_a_model_that_was_rolled_back_ends_before_its_next_attempt(sensor: Sensor) -> None:

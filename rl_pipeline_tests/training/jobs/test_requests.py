@@ -1,16 +1,18 @@
 """Requests and cancellations from the real stream: what becomes a job, what repeats one, and what is refused."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, cast
 
+import nats
 import pytest
 
 from rl_pipeline.collection.publishing import outgoing_message
-from rl_pipeline.contracts import TrainingCancel, TrainingRequest, TrainingStatus, parse_message
+from rl_pipeline.contracts import ContractError, TrainingCancel, TrainingRequest, TrainingStatus, parse_message
+from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.ingestion.dead_letters import DeadLetter, NoDeadLetter, show_dead_letter
 from rl_pipeline.redaction.policy import RedactionKey, RedactionPolicy
 from rl_pipeline.redaction.redactor import Redactor
@@ -18,7 +20,6 @@ from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.stores.topology import DEAD_LETTERS, TRAINING, TRAJECTORIES
 from rl_pipeline.stores.warehouse import WarehouseError
-from rl_pipeline.training.jobs import requests
 from rl_pipeline.training.jobs.cancelling import CANCELLATIONS_CONSUMER, fetch_cancellations, nobody_to_cancel
 from rl_pipeline.training.jobs.job import Job
 from rl_pipeline.training.jobs.refusals import TRAINING_STREAM
@@ -29,6 +30,7 @@ from rl_pipeline.training.jobs.requests import (
     StartUnknown,
     TakenIn,
     accept_requests,
+    check_request,
     filled_in,
     successor_of,
 )
@@ -134,6 +136,31 @@ def test_the_request_of_the_quick_reference_becomes_a_job_that_waits_for_the_hea
     assert intake.is_settled()
 
 
+def test_a_request_that_is_published_without_any_header_is_accepted_once_and_an_invalid_one_answered(
+    intake: Intake, nats_server: NatsServer
+) -> None:
+    job_id = str(QUICK_REFERENCE["training_job_id"])
+    broken = {**QUICK_REFERENCE, "training_job_id": "manual-broken", "priority": "none"}
+
+    async def publish() -> None:
+        """As `nats pub` does it, which neither sets a header nor waits for an answer."""
+        client = await nats.connect(nats_server.url)
+        for content in (QUICK_REFERENCE, broken, QUICK_REFERENCE):
+            await client.publish(SUBJECT, json.dumps(content).encode())
+        await client.drain()
+
+    asyncio.run(publish())
+    wait_for_pending(intake.messages, REQUESTS_CONSUMER, 3)
+    assert {intake.messages.get(TRAINING.name, sequence).message_id for sequence in (1, 2, 3)} == {None}
+    assert intake.take() == TakenIn(accepted=(job_id,), repeated=(job_id,), refused=(2,))
+    assert intake.letter(2).message_id == "manual-broken"
+    assert [(one.training_job_id, one.status) for one in intake.statuses()] == [
+        (job_id, "queued"),
+        ("manual-broken", "failed"),
+    ]
+    assert intake.is_settled()
+
+
 def test_what_a_request_leaves_open_is_filled_in_when_it_is_accepted(intake: Intake) -> None:
     request = content_of(a_request(training_config={"dataset": {"source": "clickhouse"}}))
     del request["priority"]
@@ -149,11 +176,7 @@ def test_what_a_request_leaves_open_is_filled_in_when_it_is_accepted(intake: Int
     assert (second.priority, second.shadow) == ("low", False)
 
 
-def test_a_request_that_names_no_model_waits_until_it_is_known_which_is_in_service(
-    intake: Intake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(requests, "_SECONDS_UNTIL_THE_NEXT_LOOK", 0.0)
-
+def test_a_request_that_names_no_model_waits_until_it_is_known_which_is_in_service(intake: Intake) -> None:
     def unknown() -> StartingPoint:
         raise StartUnknown("the record was lost")
 
@@ -161,7 +184,8 @@ def test_a_request_that_names_no_model_waits_until_it_is_known_which_is_in_servi
     intake.publish(open_request)
     intake.publish(content_of(a_request("job-2")))
     taken = intake.take(defaults=Defaults("rloo", unknown))
-    assert taken == TakenIn(accepted=("job-2",), left=("a request has to wait: the record was lost",))
+    assert (taken.accepted, [one.request.training_job_id for one in taken.left]) == (("job-2",), ["job-1"])
+    assert taken.left[0].why == "the record was lost"
     assert not intake.is_settled()
     served = Defaults("rloo", lambda: StartingPoint("s3://models/job-0/final", "v1"))
     assert intake.take(defaults=served) == TakenIn(accepted=("job-1",))
@@ -300,6 +324,42 @@ def test_a_filter_that_cannot_be_is_refused_before_anything_is_trained(intake: I
     assert status.status == "failed"
 
 
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ("hyperparameters", {"beta": -1}),
+        ("hyperparameters", {"lora_rank": "16"}),
+        ("hyperparameters", {"max_tokens": 0}),
+        ("hyperparameters", {"kl_coefficient": "0.1"}),
+        ("hyperparameters", {"schedule": "stairs"}),
+        ("hyperparameters", {"micro_batch": 2**53 - 2, "batch_size": 2**53 - 1}),
+        ("compute", {"zero_stage": "3"}),
+        ("compute", {"offload_optimizer": "yes"}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("start", ["known", "unknown"])
+def test_values_of_which_no_machine_makes_a_plan_are_refused_before_anything_waits_or_is_curated(
+    intake: Intake, section: str, said: dict[str, Any], start: str
+) -> None:
+    def base_model() -> StartingPoint:
+        if start == "unknown":
+            raise StartUnknown("the record was lost")
+        return StartingPoint("the-default")
+
+    request = {**content_of(a_request()), "training_config": {section: said}}
+    sequence = intake.publish(request)
+    assert intake.take(defaults=Defaults("rloo", base_model)) == TakenIn(refused=(sequence,))
+    assert newest_jobs(intake.warehouse, 10) == []
+    letter = intake.letter(sequence)
+    assert (letter.reason, letter.path) == ("unplannable", "training_config")
+    assert next(iter(said)).removeprefix("lora_") in letter.advice
+    [status] = intake.statuses()
+    assert (status.status, "send it again" in str(status.error)) == ("failed", True)
+    with pytest.raises(ContractError, match="send it again"):
+        check_request(TrainingRequest.model_validate(request), TRAJECTORIES.name, "rloo")
+
+
 def test_a_request_that_outgrows_its_limits_once_it_is_filled_in_is_refused(intake: Intake) -> None:
     numbers = b",".join([b"1e15"] * 60_000)  # which are written out as 1000000000000000.0
     request = json.dumps({**content_of(a_request()), "metadata": {"figures": "NUMBERS"}}).encode()
@@ -391,15 +451,15 @@ def test_an_invalid_cancellation_becomes_a_dead_letter_and_nothing_is_said(intak
 
 def test_a_cancellation_without_a_job_waits_for_it_and_then_becomes_a_dead_letter(intake: Intake) -> None:
     sequence = intake.publish(cancellation(), CANCEL)
-    give_up = partial(nobody_to_cancel, intake.messages, redactor=lambda: intake.redactor, now=NOW)
-    for attempt in (1, 2, 3):
+    published = intake.messages.get(TRAINING.name, sequence).time
+    # A request that was handed out to a sensor which died comes again after half an hour at most.
+    for attempt, minutes in enumerate((1, 2, 3, 31, 46), start=1):
         [found] = fetch_cancellations(intake.messages, lambda: intake.redactor, NOW)
         assert found.delivery.attempt == attempt
-        give_up(found)
-        if attempt < 3:
-            with pytest.raises(NoDeadLetter):
-                intake.letter(sequence)
-            found.delivery.nak()  # at once, in place of the wait
+        with pytest.raises(NoDeadLetter):
+            intake.letter(sequence)
+        nobody_to_cancel(intake.messages, found, lambda: intake.redactor, published + minutes * MINUTE)
+        found.delivery.nak()  # at once, in place of the wait
     assert intake.letter(sequence).reason == "unknown_job"
     assert intake.is_settled(CANCELLATIONS_CONSUMER)
 

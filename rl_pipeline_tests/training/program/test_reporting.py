@@ -3,7 +3,8 @@
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -158,12 +159,16 @@ def told(plan_steps: int, seconds_per_step: float, stream: JetStream) -> list[Tr
             messages.hear({**line, "phase": phase}, {})
     messages.hear({"phase": "evaluation", "step": plan_steps, "total_steps": plan_steps}, {})
     messages.close("completed")
+    return stored_statuses(stream)
+
+
+def stored_statuses(stream: JetStream) -> list[TrainingStatus]:
     stored = [message for batch in stream.read("RL_TRAINING", 1, 10**6, 100) for message in batch]
     return [parse_message(SUBJECT, message.data) for message in stored]  # type: ignore[misc]  # of one subject
 
 
 def test_a_job_says_each_percent_once_in_messages_of_the_contract(stream: JetStream) -> None:
-    statuses = told(plan_steps=5_000, seconds_per_step=10, stream=stream)
+    statuses = told(plan_steps=5_000, seconds_per_step=5, stream=stream)
     assert 100 <= len(statuses) < 110
     last = statuses[-2]
     assert (last.training_job_id, last.status) == ("job-1", "running")
@@ -176,6 +181,29 @@ def test_a_job_says_each_percent_once_in_messages_of_the_contract(stream: JetStr
     assert (last.metrics.best.step, last.metrics.best.reward_mean) == (2_500, 0.9)
     assert last.metadata is not None
     assert last.metadata.attempt == 1
+
+
+def test_a_training_whose_percent_takes_hours_is_heard_of_every_five_minutes(stream: JetStream) -> None:
+    statuses = told(plan_steps=1_000, seconds_per_step=60, stream=stream)
+    steps = [status.progress.current_step or 0 for status in statuses if status.progress]
+    assert max(later - earlier for earlier, later in pairwise(steps)) == 5, "a percent takes ten of these minutes"
+    assert len(steps) < 1_000 / 5 + 10
+
+
+def test_an_iteration_that_plays_for_an_hour_is_heard_of_every_five_minutes(stream: JetStream) -> None:
+    clock, plan = Clock(), plan_of()
+    messages = StatusMessages(plan, lambda: nullcontext(stream), clock)
+    place: Line = {"step": 3, "total_steps": 100}
+    messages.hear({"phase": "playing", **place}, {})
+    messages.hear({"phase": "training", **place}, {})
+    for _ in range(60):
+        clock.now += 60
+        messages.hear({"phase": "playing", **place}, {})
+    clock.now += 60
+    messages.hear({"phase": "training", **place}, {})
+    messages.close("completed")
+    phases = [status.metadata.phase for status in stored_statuses(stream) if status.metadata]  # type: ignore[attr-defined]
+    assert phases == ["training", *["playing"] * 12], "to go on as before is no news"
 
 
 def test_no_two_messages_are_in_a_hurry(stream: JetStream) -> None:
