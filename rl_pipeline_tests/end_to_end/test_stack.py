@@ -136,7 +136,7 @@ def moments(stack: RunningStack, run: str) -> dict[str, int] | None:
 def test_each_pool_has_a_limit_of_its_own(stack: RunningStack) -> None:
     asked = '{ instance { concurrencyLimit(concurrencyKey: "%s") { limit usingDefaultLimit } } }'
     limits = {pool: stack.graphql(asked % pool)["instance"]["concurrencyLimit"] for pool in POOLS}
-    assert limits == dict.fromkeys(POOLS, {"limit": 1, "usingDefaultLimit": False})
+    assert limits == {pool: {"limit": 1, "usingDefaultLimit": False} for pool in POOLS}
 
 
 @pytest.mark.parametrize(
