@@ -155,12 +155,13 @@ def _follow(world: World, state: DesiredState, horizon: float) -> Course:
             first = min(rollbacks, key=_known_at)
             return Course("rolled_back", (_known_at(first) - START).total_seconds() / 60, first.reason, rechecks)
         full = judgements[0]
-        suspicions = [_known_at(each) for each in judgements if each.verdict == "recheck"]
+        suspicions = [each for each in judgements if each.verdict == "recheck"]
         if suspicions:
             # What was simulated after it would have been acted upon has not happened.
-            now, rechecks = max(min(suspicions), rollout.step_since), rechecks + 1
+            first = min(suspicions, key=_known_at)
+            now, rechecks = max(_known_at(first), rollout.step_since), rechecks + 1
             seconds = _whole_windows((now - START).total_seconds())
-            state = phases.recheck(state, _cause(START + timedelta(seconds=seconds)))
+            state = phases.recheck(state, _cause(START + timedelta(seconds=seconds)), first.fails_since)
             windows = [window for window in windows if window.start < START + timedelta(seconds=seconds)]
         elif full.verdict == "advance":
             state = (phases.promote if state.phase == "baking" else phases.advance)(state, _cause(now))
