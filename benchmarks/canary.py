@@ -9,16 +9,21 @@ median; one in ten takes too long to count), but work that fails takes half a mi
 rollout until the window was closed that made the evidence enough, which is a minute after its end; rewards count 32
 minutes after the beginning of their sessions.
 
+Where callers come back, each does 25 times a day under its name, counts until its first failure at a split, and one in
+ten fails always; of these rows only errors are followed.
+
 Rows under "plain rule" are the specification's thresholds on windows of five minutes, by the clock alone.
 
 - `false_rollback_max`: the highest share of healthy models that are rolled back, over traffic, whole bakes, bursts of
   errors in ramp and bake, a site that fails one in ten with both, a real share that is half as high again as the
-  configured one, and work of both whose failures are known long before its successes; an outage of both arms, in the
-  ramp or in the bake, is `outage_rollback`.
+  configured one, callers that come back, and work of both whose failures are known long before its successes; an outage
+  of both arms, in the ramp or in the bake, is `outage_rollback`.
 - `baked_promoted_min`: the lowest share of healthy models that are promoted through an outage in the bake, bursts, or a
   site that fails for both. `alone_held_min`: the lowest share of those that fail only with all of the traffic for which
   a person is asked.
 - `caught_8pct_100k`, `p90_minutes_100k`: a model with 8 % errors at 100,000 sessions a day.
+- `returning_bad_promoted_max`: the highest share of models that fail in 30 % from the 50 % step on and are promoted all
+  the same, where callers come back and two hours of outage were before.
 - `literal_false_rollback`: the lowest share of healthy models that the plain rule rolls back.
 """
 
@@ -44,6 +49,7 @@ BURSTS, REAL_SHARE = "24 bursts of errors a day", "real share 1.5 x configured"
 FAST_FAILURES = "20 % of the work fails at once"
 BAKED, BAKE_OUTAGE = "healthy, 24 h of bake", "15-minute outage in the bake"
 FLAKY, ALONE = "10 % errors of both", "10 % errors with all traffic"
+RETURNING, BAD_FOR_RETURNING = "healthy, callers come back", "30 % errors late, callers come back"
 WORKING = Model(reward=0.80, spread=0.10, failing=0.20)
 """Its bad work is known long before its good work."""
 
@@ -60,6 +66,7 @@ class Row:
 
 ANY = Traffic(0)
 BAKING = Traffic(0, bake_hours=24)
+NAMED = Traffic(0, visits_a_day=25, broken_callers=0.1, outage_minutes=120)
 ROWS = (
     Row(HEALTHY, ANY, 2_000),
     Row(BAKED, BAKING, 200),
@@ -67,12 +74,14 @@ ROWS = (
     Row(BAKE_OUTAGE, replace(BAKING, outage_in_bake_minutes=15), 400),
     Row(FLAKY, replace(BAKING, candidate=Model(errors=0.10), control=Model(errors=0.10)), 200),
     Row(ALONE, replace(BAKING, candidate=Model(errors=0.10), bad_alone=True), 80),
-    Row(REAL_SHARE, replace(ANY, real_share=1.5), 1_000),
-    Row(OUTAGE, replace(ANY, outage_minutes=15), 2_000),
-    Row(FAST_FAILURES, replace(ANY, candidate=WORKING, control=WORKING), 1_000),
+    Row(REAL_SHARE, replace(ANY, real_share=1.5), 500),
+    Row(RETURNING, NAMED, 500),
+    Row(BAD_FOR_RETURNING, replace(NAMED, candidate=Model(errors=0.30), bad_from_step=2), 200),
+    Row(OUTAGE, replace(ANY, outage_minutes=15), 1_000),
+    Row(FAST_FAILURES, replace(ANY, candidate=WORKING, control=WORKING), 500),
     Row(ERRORS, replace(ANY, candidate=Model(errors=0.08)), 500),
-    Row("8 % errors from the 50 % step on", replace(ANY, candidate=Model(errors=0.08), bad_from_step=2), 500),
-    Row(OUT_OF_ORDER, replace(ANY, candidate=Model(errors=1.0), bad_from_step=3), 500),
+    Row("8 % errors from the 50 % step on", replace(ANY, candidate=Model(errors=0.08), bad_from_step=2), 200),
+    Row(OUT_OF_ORDER, replace(ANY, candidate=Model(errors=1.0), bad_from_step=3), 200),
     Row("rewards lower by 0.10", replace(ANY, candidate=Model(reward=0.60)), 500),
     Row("40 % of its work fails at once", replace(ANY, candidate=replace(WORKING, failing=0.40), control=WORKING), 500),
     Row("bad ratings three times as often", replace(ANY, candidate=Model(negative=0.30)), 500),
@@ -137,7 +146,9 @@ def figures(cells: dict[tuple[str, EvidenceRule, int], Cell]) -> dict[str, float
 
     return {
         "false_rollback_max": max(
-            rate for name in (HEALTHY, BAKED, BURSTS, FLAKY, REAL_SHARE, FAST_FAILURES) for rate in rolled_back(name)
+            rate
+            for name in (HEALTHY, BAKED, BURSTS, FLAKY, REAL_SHARE, RETURNING, FAST_FAILURES)
+            for rate in rolled_back(name)
         ),
         "caught_8pct_100k": rolled_back(ERRORS)[-1],
         "p90_minutes_100k": cells[ERRORS, "evidence", 100_000].minutes[1],
@@ -148,6 +159,7 @@ def figures(cells: dict[tuple[str, EvidenceRule, int], Cell]) -> dict[str, float
         "baked_promoted_min": min(share for name in (BAKE_OUTAGE, BURSTS, FLAKY) for share in promoted(name)),
         "alone_held_min": min(cells[ALONE, "evidence", sessions].held for sessions in SESSIONS_A_DAY),
         "healthy_held_max": max(cells[HEALTHY, "evidence", sessions].held for sessions in SESSIONS_A_DAY),
+        "returning_bad_promoted_max": max(promoted(BAD_FOR_RETURNING)),
         "literal_outage_rollback": min(rolled_back(OUTAGE, "literal")),
     }
 

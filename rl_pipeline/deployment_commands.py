@@ -127,10 +127,12 @@ def ab_test(
 ) -> None:
     """Hold a fixed split between a validated model and the one in service, until somebody ends it."""
     from rl_pipeline.deployment.releases import Releases
-    from rl_pipeline.opening import current_settings, open_warehouse, traffic_choice
+    from rl_pipeline.deployment.strategy import ramp
+    from rl_pipeline.opening import current_settings, open_warehouse, rollout_terms
 
     settings = current_settings()
-    if not traffic_choice(settings).splits:
+    terms = rollout_terms(settings)
+    if not terms.splits:
         raise PipelineError("a single backend cannot split traffic: an A/B test needs a gateway (TRAFFIC_CONTROLLER)")
     with closing(open_warehouse(settings)) as tables:
         release = Releases(tables).of_job(job)
@@ -145,6 +147,7 @@ def ab_test(
             reason,
             deployment_id=release.deployment_id,
             bake_seconds=settings.canary_bake_hours * 3600,
+            recheck=ramp("canary", terms.initial_traffic, terms.ramp_hours, terms.step_samples)[-1],
             validation=release.validation,
         )
     typer.echo(described(state))

@@ -76,9 +76,14 @@ class Traffic:
     real_share: float = 1.0
     """Over the configured one."""
     bad_from_step: int = 0
-    """The candidate is a healthy model before."""
+    """The candidate is a healthy model before, and an outage in the ramp is before that."""
     bad_alone: bool = False
     """It is one wherever the control has traffic too."""
+    visits_a_day: float = 0
+    """How often each caller comes back under its name; by default nobody does. Of one that has failed nothing counts
+    until it is drawn anew who has which model, which each split does."""
+    broken_callers: float = 0
+    """Share of these callers that fail with every model."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,18 @@ class World:
     random: np.random.Generator
     incidents: list[tuple[float, float, float]] = field(default_factory=list)
     """Begin and end in seconds since the start, and the share of sessions that fail."""
+    split: int = -1
+    """The step of the last draw."""
+    places: np.ndarray = field(default_factory=lambda: np.empty(0))
+    """Where that put each caller, from 0 to 1."""
+    silent: np.ndarray = field(default_factory=lambda: np.empty(0, bool))
+    """Callers that have failed since."""
+
+    def draw(self, step: int, share: float) -> None:
+        """At a split that is entered, who of the callers has which model: nobody of them has failed since."""
+        if step != self.split and share < 1:
+            callers = max(round(self.traffic.sessions_a_day / self.traffic.visits_a_day), 1)
+            self.split, self.places, self.silent = step, self.random.random(callers), np.zeros(callers, bool)
 
     def weather(self, seconds: np.ndarray) -> np.ndarray:
         """How many sessions fail whatever serves them, by the time."""
@@ -114,8 +131,9 @@ def simulate_rollout(traffic: Traffic, seed: int, rule: EvidenceRule = "evidence
     """A canary from its start until it is promoted, rolled back, or has waited for a person as long as it ran."""
     random = np.random.default_rng([seed, traffic.sessions_a_day])
     steps = ramp("canary", 0.10, 4)
-    least, bake = sum(_seconds_of(step, traffic, rule) for step in steps), 3600 * traffic.bake_hours
-    world = World(traffic, random, _incidents(traffic, least, bake, random))
+    seconds, bake = [_seconds_of(step, traffic, rule) for step in steps], 3600 * traffic.bake_hours
+    least, healthy = sum(seconds), sum(seconds[: traffic.bad_from_step or len(seconds)])
+    world = World(traffic, random, _incidents(traffic, healthy, least, bake, random))
     return _follow(world, started(steps, rule, bake_seconds=bake), horizon=4 * least + 2 * bake)
 
 
@@ -155,18 +173,22 @@ def _follow(world: World, state: DesiredState, horizon: float) -> Course:
             first = min(rollbacks, key=_known_at)
             return Course("rolled_back", (_known_at(first) - START).total_seconds() / 60, first.reason, rechecks)
         full = judgements[0]
-        suspicions = [_known_at(each) for each in judgements if each.verdict == "recheck"]
+        suspicions = [each for each in judgements if each.verdict == "recheck"]
         if suspicions:
             # What was simulated after it would have been acted upon has not happened.
-            now, rechecks = max(min(suspicions), rollout.step_since), rechecks + 1
+            first = min(suspicions, key=_known_at)
+            now, rechecks = max(_known_at(first), rollout.step_since), rechecks + 1
             seconds = _whole_windows((now - START).total_seconds())
-            state = phases.recheck(state, _cause(START + timedelta(seconds=seconds)))
+            state = phases.recheck(state, _cause(START + timedelta(seconds=seconds)), first.fails_since)
             windows = [window for window in windows if window.start < START + timedelta(seconds=seconds)]
         elif full.verdict == "advance":
             state = (phases.promote if state.phase == "baking" else phases.advance)(state, _cause(now))
         elif full.reason == "waiting":
             missing = full.evidence["step"]["min_samples"] - full.evidence["step"]["samples"]
-            stretch = _whole_windows(missing * DAY / (world.traffic.sessions_a_day * rollout.current.share))
+            # Callers that are silent may never bring what is missing: then it is not looked at for each session.
+            least = horizon / 100 if world.traffic.visits_a_day else 0
+            wanted = missing * DAY / (world.traffic.sessions_a_day * rollout.current.share)
+            stretch = _whole_windows(max(wanted, least))
         else:
             stretch = _whole_windows(horizon - seconds)
     return Course("held" if state.rollout else "promoted", seconds / 60, full.reason, rechecks)
@@ -183,12 +205,19 @@ def simulated_windows(world: World, begin: float, end: float, step: int, share: 
     is_bad = step >= traffic.bad_from_step and (share >= 1 or not traffic.bad_alone)
     candidate = traffic.candidate if is_bad else traffic.control
     fails = world.weather(starts[seen])
-    arms = [
-        _arms(candidate, candidates[seen], fails, traffic.rated, random),
-        _arms(traffic.control, (sessions - candidates)[seen], fails, traffic.rated, random),
-    ]
+    if traffic.visits_a_day:
+        world.draw(step, share)
+        is_new = world.places < share * (traffic.real_share if share < 1 else 1)
+        arms = _arms_of_callers(world, (candidate, traffic.control), sessions[seen], fails, is_new)
+    else:
+        arms = [
+            _arms(candidate, candidates[seen], fails, traffic.rated, random),
+            _arms(traffic.control, (sessions - candidates)[seen], fails, traffic.rated, random),
+        ]
     times = [START + timedelta(seconds=each) for each in starts[seen].tolist()]
     counted = [Window(start, step, share, one, other) for start, one, other in zip(times, *arms, strict=True)]
+    if traffic.visits_a_day:
+        return counted
     rewards = (
         _rewards(candidate, candidates[seen], fails, random),
         _rewards(traffic.control, (sessions - candidates)[seen], fails, random),
@@ -221,6 +250,29 @@ def _arms(
     return list(map(Arm, *(each.tolist() for each in (sessions, errors, ratings, negative))))
 
 
+def _arms_of_callers(
+    world: World, models: tuple[Model, Model], sessions: np.ndarray, fails: np.ndarray, with_candidate: np.ndarray
+) -> list[list[Arm]]:
+    """What sessions come to whose callers come back, window by window: by errors alone, of which a caller has one.
+    `with_candidate` says of each caller who answers it."""
+    traffic, random, windows, callers = world.traffic, world.random, len(sessions), len(with_candidate)
+    window = np.repeat(np.arange(windows), sessions)
+    caller = random.integers(callers, size=len(window))
+    is_new = with_candidate[caller]
+    rates = np.where(is_new, *(np.maximum(model.errors, fails)[window] for model in models))
+    failed = (random.random(len(window)) < rates) | (caller < traffic.broken_callers * callers)
+    whose, first = np.unique(caller[failed], return_index=True)
+    last = np.full(callers, len(window))
+    last[whose] = np.flatnonzero(failed)[first]
+    counts = (np.arange(len(window)) <= last[caller]) & ~world.silent[caller]
+    world.silent[whose] = True
+    told = [
+        [np.bincount(window[chosen], minlength=windows).tolist() for chosen in (counts & arm, counts & arm & failed)]
+        for arm in (is_new, ~is_new)
+    ]
+    return [list(map(Arm, *columns)) for columns in told]
+
+
 def _rewards(model: Model, sessions: np.ndarray, fails: np.ndarray, random: np.random.Generator) -> list[Arm]:
     """What one arm's sessions earn, by the windows in which they began, as far as it is scored in time. One that fails
     of the weather earns little."""
@@ -238,14 +290,15 @@ def _rewards(model: Model, sessions: np.ndarray, fails: np.ndarray, random: np.r
 
 
 def _incidents(
-    traffic: Traffic, ramp_seconds: float, bake_seconds: float, random: np.random.Generator
+    traffic: Traffic, healthy_seconds: float, ramp_seconds: float, bake_seconds: float, random: np.random.Generator
 ) -> list[tuple[float, float, float]]:
-    """Bursts go on for as long as a rollout that was delayed may take; an outage is in the ramp or in the bake."""
+    """Bursts go on for as long as a rollout that was delayed may take; an outage is in the ramp, while the candidate is
+    healthy, or in the bake."""
     seconds = 2 * ramp_seconds + bake_seconds
     bursts = random.uniform(0, seconds, random.poisson(traffic.bursts_a_day * seconds / DAY))
     incidents = [(begin, begin + 60, 1 / 3) for begin in bursts.tolist()]
     for minutes, since, until in (
-        (traffic.outage_minutes, 0.0, ramp_seconds),
+        (traffic.outage_minutes, 0.0, healthy_seconds),
         (traffic.outage_in_bake_minutes, ramp_seconds, ramp_seconds + bake_seconds),
     ):
         if minutes:

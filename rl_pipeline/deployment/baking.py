@@ -7,8 +7,8 @@ A suspicion brings the last split back, where the control serves beside the cand
   did at the last split where that is more (a site that fails for everybody is no news). A minute is worth at most half
   of the evidence that it takes, so a burst is none. Where more than half of all sessions fail, minutes do not matter.
 - **A split after a suspicion explains it** if the control failed beyond the configured limit there as well: the site is
-  at fault, and the bake goes on from where it was. One at which neither fails leaves it open whether the trouble has
-  passed or comes only with the full load; after `MOST_UNEXPLAINED` of them a person is asked.
+  at fault, and the bake goes on from where that began. One at which neither fails leaves it open whether the trouble
+  has passed or comes only with the full load; after `MOST_UNEXPLAINED` of them a person is asked.
 """
 
 from dataclasses import dataclass
@@ -95,8 +95,11 @@ def _is_explained(split: Columns, limits: Limits) -> bool:
 
 
 def _usual_rate(arm: ArmColumns) -> float:
-    """How often sessions failed in the first and in the second half of them, whichever is less: an outage is over."""
+    """How often sessions failed in the first and in the second half of them, whichever is less: an outage is over.
+
+    Where all of them are in one window by now, there are no halves: then it is how often they failed at all.
+    """
     before = np.cumsum(arm.sessions) - arm.sessions
     is_first = before < arm.sessions.sum() / 2
-    rates = [float(arm.errors[part].sum() / max(arm.sessions[part].sum(), 1)) for part in (is_first, ~is_first)]
-    return min(rates)
+    halves = [(float(arm.errors[part].sum()), int(arm.sessions[part].sum())) for part in (is_first, ~is_first)]
+    return min((errors / sessions for errors, sessions in halves if sessions), default=0.0)

@@ -15,6 +15,7 @@ from rl_pipeline.deployment.desk import REMEMBERED, Desk
 from rl_pipeline.deployment.phases import Cause, TransitionRefused
 from rl_pipeline.deployment.record import NothingDeployed, RecordBusy, Recorded, brought_by, former_models
 from rl_pipeline.deployment.state import DesiredState, EvidenceRule, RampStep, Rollout, ServedModel
+from rl_pipeline.deployment.strategy import ramp
 from rl_pipeline.deployment.traffic import IN_SERVICE, TrafficRefused, TrafficUnavailable
 from rl_pipeline.deployment.withdrawing import Withdrawal, fence, with_traffic
 from rl_pipeline.errors import PipelineError
@@ -128,9 +129,11 @@ class Commands:
         deployment_id: str,
         bake_seconds: float,
         rule: EvidenceRule = "evidence",
+        recheck: RampStep = ramp("canary", 0.10, 4)[-1],  # noqa: B008 - it never changes
         validation: Mapping[str, Any] | None = None,
     ) -> DesiredState:
-        """A rollout that keeps its split until somebody ends it."""
+        """A rollout that keeps its split until somebody ends it. If its candidate is promoted and goes back from its
+        bake to the split, that takes as long and as many sessions as `recheck`, the last step of a canary."""
         self.desk.traffic.register(model)
 
         def started(state: DesiredState) -> DesiredState:
@@ -140,7 +143,7 @@ class Commands:
                 control=state.serving,
                 strategy="ab_test",
                 rule=rule,
-                steps=(RampStep(share=share, min_seconds=0, min_samples=0),),
+                steps=(recheck.model_copy(update={"share": share}),),
                 started_at=self.now,
                 step_since=self.now,
                 bake_seconds=bake_seconds,

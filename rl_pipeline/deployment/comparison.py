@@ -128,6 +128,7 @@ def compare(columns: Columns, weights: Mapping[Metric, float], limits: Limits) -
     decided = _first(np.logical_or.reduce(list(proven.values())))
     exceeding = [metric for metric in paths if decided is not None and proven[metric][decided]]
     exceeding.sort(key=lambda metric: float(highest[metric][decided]))
+    sample_ratio = sample_ratio_path(routed)
     return Comparison(
         split,
         weights,
@@ -136,8 +137,8 @@ def compare(columns: Columns, weights: Mapping[Metric, float], limits: Limits) -
         end_of(split, _first(worse)),
         decided,
         exceeding[-1] if exceeding else None,
-        sample_ratio_path(routed),
-        _doubted_since(routed),
+        sample_ratio,
+        _doubted_since(routed, sample_ratio),
     )
 
 
@@ -152,15 +153,15 @@ def _sums_since(since: Integers) -> Callable[[NDArray[Any]], Floats]:
     return sums
 
 
-def _doubted_since(split: Columns) -> datetime | None:
-    """When the last doubt about the split began that has not passed.
+def _doubted_since(split: Columns, path: Floats) -> datetime | None:
+    """When the last doubt about the split began that has not passed, by its evidence.
 
     A doubt begins when the evidence reaches the threshold. It has passed once the last sessions after it, which are
     `SESSIONS_TO_CLEAR` times as many as that took, by themselves speak for the configured share: a fault that lasts
     would show in them. From there on the split is watched afresh.
     """
     while True:
-        doubt = _first(sample_ratio_path(split) >= SAMPLE_RATIO_THRESHOLD)
+        doubt = _first(path >= SAMPLE_RATIO_THRESHOLD)
         if doubt is None:
             return None
         enough = SESSIONS_TO_CLEAR * int(split.sessions[: doubt + 1].sum())
@@ -169,6 +170,7 @@ def _doubted_since(split: Columns) -> datetime | None:
         if passed is None:
             return end_of(split, doubt)
         split = later.where(np.arange(len(later)) > passed)
+        path = sample_ratio_path(split)
 
 
 def figures(arm: ArmColumns) -> dict[str, Any]:

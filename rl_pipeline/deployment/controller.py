@@ -151,7 +151,7 @@ class Controller:
         if judgement.verdict == "roll_back":
             return self._withdraw(Withdrawal(state.rollout.candidate, cause.reason, self.name, now, evidence), tick)
         if judgement.verdict == "recheck":
-            return self._lowered(current, phases.recheck(state, cause), tick)
+            return self._lowered(current, phases.recheck(state, cause, judgement.fails_since), tick)
         may_advance = fenced is not None and state.frozen is None
         if judgement.verdict == "advance" and may_advance and state.phase != "testing":
             advanced = phases.promote(state, cause) if state.phase == "baking" else phases.advance(state, cause)

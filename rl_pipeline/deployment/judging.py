@@ -51,6 +51,8 @@ class Judgement:
     """A sentence for people."""
     evidence: dict[str, Any] = field(default_factory=dict)
     """The numbers behind it, as JSON has them."""
+    fails_since: datetime | None = None
+    """Of a recheck: since when the candidate is suspected of failing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,8 @@ def _without_control(case: _Case, evidence: dict[str, Any]) -> Judgement:
     evidence["bake"] = bake.evidence()
     is_split = case.rollout.strategy != "immediate"
     if bake.suspected is None:
-        return _next_step(case, 0, evidence) if is_split else _after_the_other(case, evidence)
+        least_samples = case.rollout.current.min_samples
+        return _next_step(case, least_samples, evidence) if is_split else _after_the_other(case, evidence)
     decided, since = bake.suspected
     decided_at, began = end_of(bake.columns, decided), begin_of(bake.columns, since)
     evidence["decided_at"] = decided_at and decided_at.isoformat()
@@ -146,7 +149,8 @@ def _without_control(case: _Case, evidence: dict[str, Any]) -> Judgement:
     text = f"it has all the traffic, and {often} fail since {began:%H:%M} UTC"
     if not is_split:
         return Judgement("hold", "high_error_rate", f"{text}; {_A_PERSON_DECIDES}", evidence)
-    return Judgement("recheck", "high_error_rate", f"{text}: the last split will show whose fault it is", evidence)
+    text = f"{text}: the last split will show whose fault it is"
+    return Judgement("recheck", "high_error_rate", text, evidence, fails_since=began)
 
 
 def _after_the_other(case: _Case, evidence: dict[str, Any]) -> Judgement:

@@ -7,8 +7,9 @@ of a session that was erased with its user is not stored.
 window in which its session began (`deployment.windows`). By the end of its time the gateway has told of it, and
 `Clock.settling_seconds` later the stream has it; what comes later than that counts in no window. A rating that came by
 the feedback stream belongs to the window in which it was stored. A session that is told again counts again, but after
-its first failure no more, with whichever model: one session is one error. Gateways count so too. A rating that the
-gateway tells of too counts once, where it was known first.
+its first failure that counted no more until the next split, with whichever model: one session is one error. Gateways
+count so too (`serving.failed_sessions` says why). A rating that the gateway tells of too counts once, where it was
+known first.
 
 **A reward belongs to the window in which its session began**, and is read `Clock.matured_windows` later. A trajectory
 began as long before the stream stored it as it says that it lasted, whatever its agent's clock says, and is rewarded in
@@ -54,15 +55,17 @@ _OUTCOMES = """
         count() AS sessions, countIf(failed) AS errors,
         countIf(feedback != '') AS rated, countIf(feedback = 'negative') AS negative
     FROM (
-        SELECT started_at, stream_time, step, model_id, failed, sequence,
+        SELECT started_at, step, model_id, failed, sequence,
             if(has({rated_before:Array(String)}, session_id), '', serving_outcomes.feedback) AS feedback,
-            minIf(sequence, failed) OVER (PARTITION BY session_id) AS first_failure
+            if(step < length({splits:Array(UInt32)}), {splits:Array(UInt32)}[step + 1], step) AS split,
+            minIf(sequence, failed) OVER (PARTITION BY session_id, split) AS first_failure
         FROM serving_outcomes FINAL
         WHERE deployment_id = {deployment:String} AND model_id IN {models:Array(String)}
             AND started_at >= {since:DateTime64(3, 'UTC')}
+            AND toUnixTimestamp64Milli(stream_time)
+                < (intDiv(toUnixTimestamp64Milli(started_at), {window:UInt32}) + 1) * {window:UInt32} + {open:Int64}
     )
-    WHERE (first_failure = 0 OR sequence <= first_failure)
-        AND toUnixTimestamp64Milli(stream_time) < (place + 1) * {window:UInt32} + {open:Int64}
+    WHERE first_failure = 0 OR sequence <= first_failure
     GROUP BY place, step, model_id HAVING place < {end:Int64}
     ORDER BY place, step
 """
@@ -244,6 +247,7 @@ def windows_of(
         "maturity": int(clock.maturity_seconds * 1000),
         "looked_back": int(max(clock.maturity_seconds, LOOKED_BACK_SECONDS) * 1000),
         "matured": clock.matured_windows,
+        "splits": rollout.splits,
         "is_split": rollout.strategy != "immediate",
         "open": int((clock.observed_seconds + clock.settling_seconds) * 1000),
         "end": int((now.timestamp() - clock.observed_seconds - 2 * clock.settling_seconds) * 1000) // milliseconds,

@@ -156,12 +156,15 @@ def set_traffic(state: DesiredState, model_id: str, share: float, cause: Cause) 
     return _entered(state, "set_traffic", steps, place, cause)
 
 
-def recheck(state: DesiredState, cause: Cause) -> DesiredState:
+def recheck(state: DesiredState, cause: Cause, fails_since: datetime | None = None) -> DesiredState:
     """Back from all of the traffic to the last split, which shows whether the candidate or the weather is at fault. The
-    bake goes on later from where it is now."""
+    bake goes on later from where the trouble began: were the time of trouble baked too, what fails whenever it has all
+    of the traffic would come through in the end. Where nobody knows since when it fails, nothing of this bake counts.
+    """
     rollout = _rollout(state, "recheck")
     entered = rollout.steps[: rollout.step + 1]
-    baked = rollout.baked_seconds + max((cause.at - rollout.step_since).total_seconds(), 0.0)
+    until = min(fails_since or rollout.step_since, cause.at)
+    baked = rollout.baked_seconds + max((until - rollout.step_since).total_seconds(), 0.0)
     return _entered(state, "recheck", (*entered, _last_split(rollout)), len(entered), cause, baked_seconds=baked)
 
 
@@ -260,8 +263,11 @@ def _entered(
 
 
 def _all_traffic(state: DesiredState, event: Event, cause: Cause) -> DesiredState:
+    """A bake that goes on after a recheck takes as many sessions as the split before it: few would prove nothing."""
     rollout = _rollout(state, event)
-    whole = RampStep(share=1.0, min_seconds=rollout.bake_left, min_samples=0)
+    is_again = any(step.share >= 1 for step in rollout.steps[: rollout.step + 1])
+    samples = _last_split(rollout).min_samples if is_again else 0
+    whole = RampStep(share=1.0, min_seconds=rollout.bake_left, min_samples=samples)
     steps = (*rollout.steps[: rollout.step + 1], whole)
     return _entered(state, event, steps, len(steps) - 1, cause)
 

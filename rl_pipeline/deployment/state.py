@@ -21,6 +21,9 @@ EvidenceRule = Literal["evidence", "literal"]
 
 Weight = Annotated[float, Field(ge=0, le=1)]
 
+LEAST_BAKE_SECONDS = 600.0
+"""A bake that goes on after a recheck takes at least so long: what fails again has to be seen before it is promoted."""
+
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -66,7 +69,7 @@ class Rollout(_Part):
     step_since: datetime
     bake_seconds: Annotated[float, Field(ge=0)]
     baked_seconds: Annotated[float, Field(ge=0)] = 0.0
-    """Of these, how many it had all the traffic before it went back to a split to be judged there."""
+    """Of these, how many it had all the traffic and did not fail before it went back to a split to be judged there."""
     validation: dict[str, Any] = {}
     """`validation_results` of `agent.rl.model.deployed.v1`."""
 
@@ -78,7 +81,20 @@ class Rollout(_Part):
     @property
     def bake_left(self) -> float:
         """How many seconds a bake that begins now takes."""
-        return max(self.bake_seconds - self.baked_seconds, 0.0)
+        return max(self.bake_seconds - self.baked_seconds, min(self.bake_seconds, LEAST_BAKE_SECONDS))
+
+    @property
+    def splits(self) -> list[int]:
+        """Of each step the place of the split that it is, or that it follows with all of the traffic."""
+        splits: list[int] = []
+        for place, step in enumerate(self.steps):
+            splits.append(place if step.share < 1 or not splits else splits[-1])
+        return splits
+
+    @property
+    def split(self) -> int:
+        """The same of the present step."""
+        return self.splits[min(self.step, len(self.steps) - 1)]
 
 
 class Change(_Part):

@@ -18,7 +18,7 @@ from typing import Protocol
 from rl_pipeline.deployment import phases, record
 from rl_pipeline.deployment.controller import Judge
 from rl_pipeline.deployment.judging import Judgement, Limits
-from rl_pipeline.deployment.phases import Cause
+from rl_pipeline.deployment.phases import Cause, TransitionRefused
 from rl_pipeline.deployment.state import DesiredState
 from rl_pipeline.deployment.traffic import Standing, TrafficController
 from rl_pipeline.deployment.withdrawing import (
@@ -146,16 +146,17 @@ class Watchdog:
 
     def _rechecked(self, state: DesiredState, judgement: Judgement, look: Look, now: datetime) -> DesiredState | None:
         """The state in which the control serves beside the candidate again, recorded and followed; the present one
-        where somebody else was faster, and none while the record does not answer."""
+        where somebody else was faster, and none while the record does not answer or an old copy does."""
 
         def decided(current: record.Recorded) -> DesiredState | None:
-            is_the_same = current.state.generation == state.generation and current.state.phase == "baking"
+            found = current.state.generation
+            if found < state.generation:
+                raise TransitionRefused(f"the record is an old copy, of generation {found} of {state.generation}")
+            if found > state.generation:
+                return None
             evidence = {**judgement.evidence, "explanation": judgement.explanation}
-            return (
-                phases.recheck(current.state, Cause(judgement.reason, self.name, now, evidence))
-                if is_the_same
-                else None
-            )
+            cause = Cause(judgement.reason, self.name, now, evidence)
+            return phases.recheck(current.state, cause, judgement.fails_since)
 
         try:
             changed = record.change(self.states, decided)

@@ -98,16 +98,23 @@ class Memory:
         self, candidate: str, control: str, now: float, deployment_id: str | None = None, *, since: int = 0
     ) -> list[Window]:
         """The closed windows of a rollout of these two that began at `since` or later, oldest first; by default of
-        every rollout of theirs.
+        every rollout of theirs. All of them, where `since` is in the middle of one: what an hour had before it became
+        one window, nobody knows any more.
 
         May be called in another thread than that which counts: what is closed does not change.
         """
+        closed = [
+            count
+            for count in list(self._counts)
+            if count.model_id in (candidate, control)
+            and (deployment_id is None or count.key[1] == deployment_id)
+            and count.is_over(now)
+        ]
+        if any(count.key[0] < since < count.closes - self._observed for count in closed):
+            since = 0
         found: defaultdict[_Key, dict[str, list[Count]]] = defaultdict(lambda: {candidate: [], control: []})
-        for count in list(self._counts):
-            if count.key[0] < since:
-                continue
-            wanted = deployment_id is None or count.key[1] == deployment_id
-            if wanted and count.model_id in (candidate, control) and count.is_over(now):
+        for count in closed:
+            if count.key[0] >= since:
                 found[count.key][count.model_id].append(count)
         return [
             Window(

@@ -1,8 +1,9 @@
 """Which model answers which session: weighted, and for the same session always the same.
 
-A session has a place in [0, 1) that depends on nothing but its id and the rollout. The candidate's slice begins at 0,
-so a growing share takes sessions from the control and never gives one back. What a slice's model may not or cannot
-serve stays with the model in service, and moves no other slice.
+A session has a place in [0, 1) that depends on nothing but its id and the split. Each split of a rollout draws these
+places anew: callers with fixed names who always fail, and by chance mostly with the candidate, would else speak against
+it at every split, as if they were so many of them. What a slice's model may not or cannot serve stays with the model in
+service, and moves no other slice.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ from rl_pipeline.deployment.state import DesiredState
 
 
 def place_of(session_id: str, salt: str) -> float:
-    """Where a session stands in [0, 1): at every gateway the same, and anew for every rollout."""
+    """Where a session stands in [0, 1): at every gateway the same, and anew for every split."""
     digest = hashlib.blake2b(f"{salt}\0{session_id}".encode(), digest_size=8).digest()
     return (int.from_bytes(digest) >> 11) / 2**53
 
@@ -32,6 +33,7 @@ class Routing:
     slices: tuple[tuple[float, str], ...] = ()
     """The upper end of each slice, and whose it is; what is above the last is the serving model's."""
     salt: str = ""
+    """By which places are drawn: of the split that goes on, or that the candidate's bake follows."""
     deployment_id: str | None = None
     """The rollout that new sessions are evidence for; none while one of its models is not ready, or fenced."""
     step: int | None = None
@@ -74,7 +76,7 @@ def routing_of(state: DesiredState, serving: str, fenced: Collection[str], not_r
         weights=weights,
         keeps=frozenset(state.models.keys() - shut_out - set(state.retired)) | {serving},
         slices=tuple(slices),
-        salt=rollout.deployment_id if rollout else "",
+        salt=f"{rollout.deployment_id}/{rollout.split}" if rollout else "",
         deployment_id=compares.deployment_id if compares else None,
         step=compares.step if compares else None,
         candidate_share=weights.get(candidate, 0.0) if candidate else 0.0,

@@ -6,8 +6,8 @@ anything come of it after that, its first failure or its first rating, it is tol
 Failures are told before successes, so a gateway that is killed would leave its failures and not its successes. That a
 session of a rollout has begun is therefore remembered outside of the process (`remember`) by the next sweep.
 
-A session that has failed within a rollout is evidence of nothing for the rest of it, with whichever model
-(`FailedSessions`): it came to that model by chance, but that it fails again says more about its caller.
+A session that has failed at a split is evidence of nothing until the next one, with whichever model (`FailedSessions`):
+it came to that model by chance, but that it fails again says more about its caller.
 """
 
 import os
@@ -50,6 +50,7 @@ class Session:
         "completion_tokens",
         "count",
         "deployment_id",
+        "draw",
         "failed_requests",
         "failure",
         "feedback",
@@ -72,6 +73,7 @@ class Session:
         self.generation = routing.generation
         self.deployment_id = routing.deployment_id
         self.step = routing.step
+        self.draw = routing.salt
         self.began = self.last = now
         self.in_flight = 0
         self.failure: Failure | None = None
@@ -197,7 +199,7 @@ class Sessions:
             session.failure = failure
             session.count.errors += 1
             if session.deployment_id is not None:
-                self._failed.add(session.deployment_id, session.session_id)
+                self._failed.add(session.draw, session.session_id)
             self._figures.of(session.model_id).failed_sessions += 1
         session.failed_requests += 1
         self._end([session])
@@ -245,7 +247,9 @@ class Sessions:
 
     def _begin(self, session_id: str, routing: Routing, now: float) -> Session:
         model_id = routing.choose(session_id)
-        if routing.deployment_id is not None and self._failed.has(routing.deployment_id, session_id):
+        if routing.deployment_id is not None:
+            self._failed.turn_to(routing.salt)
+        if routing.deployment_id is not None and self._failed.has(session_id):
             routing = replace(routing, deployment_id=None, step=None)
             count = self._memory.apart(model_id, now)
         else:

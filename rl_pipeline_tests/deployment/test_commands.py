@@ -7,6 +7,7 @@ import pytest
 from rl_pipeline.deployment.desk import RecordPending
 from rl_pipeline.deployment.phases import TransitionRefused
 from rl_pipeline.deployment.record import NothingDeployed, RecordBusy
+from rl_pipeline.deployment.strategy import ramp
 from rl_pipeline.stores.desired_state import StoredState
 from rl_pipeline.stores.warehouse import WarehouseUnavailable
 from rl_pipeline_tests.deployment.places import PlayedPlace
@@ -311,6 +312,18 @@ def test_an_ab_test_keeps_its_split_until_somebody_ends_it(place: PlayedPlace) -
     assert place.tick().changes == []
     assert place.judged == [("new", "testing", "full")]
     assert place.commands().promote("it is", model_id="new").phase == "baking"
+
+
+def test_the_split_to_which_a_promoted_test_goes_back_takes_what_the_last_step_of_a_canary_does(
+    place: PlayedPlace,
+) -> None:
+    place.commands().start_ab_test(a_model("new"), 0.3, "which is better?", deployment_id="test-1", bake_seconds=60)
+    place.commands().promote("it is", model_id="new")
+    place.verdict = "recheck"
+    place.tick()
+    assert place.state.rollout is not None
+    last = ramp("canary", 0.1, 4)[-1]
+    assert place.state.rollout.current == last.model_copy(update={"share": 0.3})
 
 
 def test_an_order_that_lost_a_race_is_given_again_on_what_is_there_then(place: PlayedPlace) -> None:

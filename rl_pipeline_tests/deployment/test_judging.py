@@ -11,7 +11,7 @@ from benchmarks.rollouts import START, Model, Traffic, World, in_order, simulate
 from rl_pipeline.deployment.judging import WEIGHTS, Judgement, Limits, Mode, judge
 from rl_pipeline.deployment.state import Phase, RampStep, Rollout
 from rl_pipeline.deployment.strategy import ramp
-from rl_pipeline.deployment.windows import WINDOW_SECONDS, Arm, Window
+from rl_pipeline.deployment.windows import WINDOW_SECONDS, Arm, Window, aged
 
 HOUR = 3600
 GOOD = Arm(sessions=100, errors=2, rated=20, negative=2, rewards=(0.7, 0.5, 0.9))
@@ -247,6 +247,15 @@ def test_a_site_that_fails_for_both_is_no_suspicion_in_the_bake() -> None:
     assert judged(passing + baked(10, 300, hours=1), "baking", of=baking).verdict == "recheck", "it had passed"
 
 
+def test_a_site_that_fails_for_both_is_no_suspicion_though_the_split_is_remembered_as_one_window() -> None:
+    flaky = replace(GOOD, errors=10)
+    split = windows(flaky, flaky, 100, step=2)
+    found = aged(split + baked(10, 300, hours=30), (START + timedelta(hours=31)).timestamp())
+    assert [window.step for window in found[:2]] == [2, 3]
+    for mode in MODES:
+        assert judged(found, "baking", of=rollout(step=3), mode=mode, after=31 * HOUR).verdict != "recheck"
+
+
 HALF, WHOLE = (RampStep(share=share, min_seconds=60, min_samples=1) for share in (0.5, 1.0))
 
 
@@ -282,6 +291,15 @@ def test_a_bake_goes_on_from_where_it_was_before_a_recheck() -> None:
     baking = rollout(step=3, baked_seconds=1000)
     assert judged(baked(2), "baking", of=baking, after=799).reason == "waiting"
     assert judged(baked(2), "baking", of=baking, after=800).verdict == "advance"
+
+
+def test_a_bake_that_goes_on_after_a_recheck_needs_the_sessions_that_its_step_says() -> None:
+    baking = rollout(steps=(HALF, WHOLE, HALF, WHOLE.model_copy(update={"min_samples": 150})), step=3)
+    quiet = [Window(START + timedelta(minutes=each), 3, 1.0, Arm(1), Arm()) for each in range(149)]
+    judgement = judged(quiet, "baking", of=baking, after=24 * HOUR)
+    assert (judgement.reason, judgement.explanation[-10:]) == ("waiting", "1 sessions")
+    more = Window(START + timedelta(minutes=150), 3, 1.0, Arm(1), Arm())
+    assert judged([*quiet, more], "baking", of=baking, after=24 * HOUR).verdict == "advance"
 
 
 def test_what_was_found_in_the_split_still_counts_in_the_bake() -> None:
@@ -412,6 +430,7 @@ def test_what_is_told_of_a_bake_is_since_when_it_fails() -> None:
     judgement = judged(bake + fault, "baking", of=rollout(step=3), after=21 * HOUR, mode="watchdog")
     assert judgement.verdict == "recheck"
     assert judgement.evidence["bake"]["since"] == fault[0].start.isoformat()
+    assert judgement.fails_since == fault[0].start
     assert f"{fault[0].start:%H:%M} UTC" in judgement.explanation
 
 

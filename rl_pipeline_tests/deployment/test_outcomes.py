@@ -299,6 +299,40 @@ def test_a_session_that_is_told_again_counts_again_until_its_first_failure(wareh
     ]
 
 
+def test_a_session_that_has_failed_counts_again_at_the_next_split_but_not_in_the_bake_after_its_own(
+    warehouse: ClickHouseWarehouse,
+) -> None:
+    share = ROLLOUT.steps[-1]
+    steps = (share, share, share.model_copy(update={"share": 1.0}), share)
+    rollout = ROLLOUT.model_copy(update={"steps": steps, "step": 3})
+    places = range(0, 8, 2)
+    store(
+        warehouse,
+        *(told("a", START + place * WINDOW, step=place // 2, failed=True) for place in places),
+        told("b", START + 5 * WINDOW, step=2, failed=True),
+        told("b", START + 6 * WINDOW, step=2, failed=True),
+        told("b", START + 7 * WINDOW, step=3),
+    )
+    found = counts(windows_of(warehouse, rollout, LATER, session_keys=[KEY]))
+    assert [(place, step, candidate) for place, step, _, candidate, _ in found] == [
+        (0, 0, Arm(1, 1)),
+        (2, 1, Arm(1, 1)),
+        (5, 2, Arm(1, 1)),
+        (6, 3, Arm(1, 1)),
+        (7, 3, Arm(1)),
+    ]
+
+
+def test_a_failure_that_is_told_too_late_to_count_does_not_silence_its_session(warehouse: ClickHouseWarehouse) -> None:
+    store(
+        warehouse,
+        told("a", START + WINDOW, WINDOW + OBSERVED + SETTLING, failed=True),
+        told("a", START + 30 * WINDOW, failed=True),
+        told("a", START + 60 * WINDOW, failed=True),
+    )
+    assert counts(windows_of(warehouse, ROLLOUT, LATER, session_keys=[KEY])) == [(30, 0, 0.1, Arm(1, 1), Arm())]
+
+
 def test_rewards_are_read_a_maturity_after_their_sessions_began_in_this_order(warehouse: ClickHouseWarehouse) -> None:
     store(warehouse, told("a", START + WINDOW), told("b", START + 60 * WINDOW, step=1))
     began = START + 5 * WINDOW

@@ -115,13 +115,39 @@ def test_each_generation_names_the_one_before_it() -> None:
 
 
 def test_a_bake_that_is_rechecked_goes_on_from_where_it_was() -> None:
-    state = phases.promote(started(), because())
-    bake_seconds = state.rollout.bake_seconds  # type: ignore[union-attr]
+    state = baked_for(HOUR)
     for times in (1, 2):
-        state = phases.recheck(state, because(at=state.rollout.step_since + timedelta(seconds=10)))  # type: ignore[union-attr]
-        assert state.rollout.baked_seconds == 10 * times  # type: ignore[union-attr]
-        state = phases.advance(state, because(at=state.change.at + timedelta(hours=1)))
-        assert state.rollout.current.min_seconds == state.rollout.bake_left == bake_seconds - 10 * times  # type: ignore[union-attr]
+        state = rechecked_after(state, timedelta(minutes=6), fails_for=timedelta(minutes=1))
+        assert state.rollout.baked_seconds == 300 * times, "not while it failed"  # type: ignore[union-attr]
+        state = phases.advance(state, because(at=state.change.at + HOUR))
+        assert state.rollout.current.min_seconds == state.rollout.bake_left == 3600 - 300 * times  # type: ignore[union-attr]
+
+
+def test_a_bake_that_is_rechecked_near_its_end_goes_on_for_long_enough_to_see_it_fail_again() -> None:
+    assert started().rollout.bake_left == 120, "a bake is never longer than it was asked for"  # type: ignore[union-attr]
+    late = rechecked_after(baked_for(HOUR), timedelta(minutes=59), fails_for=timedelta())
+    again = phases.advance(late, because(at=late.change.at + HOUR)).rollout
+    assert again is not None
+    assert again.bake_left == again.current.min_seconds == 600
+    assert again.current.min_samples == 50, "those of the split to which it went back"
+    unknown = phases.recheck(baked_for(HOUR), because(at=NOW + HOUR)).rollout
+    assert unknown is not None
+    assert unknown.baked_seconds == 0, "nobody knows since when it failed"
+
+
+HOUR = timedelta(hours=1)
+
+
+def baked_for(bake: timedelta) -> DesiredState:
+    """A candidate that has just got all of the traffic."""
+    rollout = a_rollout().model_copy(update={"bake_seconds": bake.total_seconds()})
+    return phases.promote(phases.start(first_state(), a_model("new"), rollout, because(), approved=True), because())
+
+
+def rechecked_after(state: DesiredState, seconds: timedelta, *, fails_for: timedelta) -> DesiredState:
+    assert state.rollout is not None
+    at = state.rollout.step_since + seconds
+    return phases.recheck(state, because(at=at), at - fails_for)
 
 
 def test_a_canary_climbs_its_steps_bakes_with_the_old_model_warm_and_is_promoted() -> None:

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.soak
 SoakCount = Callable[[int, int], int]
 Record = Callable[[str, object], None]
 
+RETURNING = {"visits_a_day": 25, "broken_callers": 0.1, "outage_minutes": 120}
 EIGHT_PERCENT = Model(errors=0.08)
 WORKING = Model(reward=0.80, spread=0.10, failing=0.20)
 """One in five of its sessions fails at its work at once, and all other work takes minutes."""
@@ -91,6 +92,25 @@ def test_a_model_that_fails_only_with_all_of_the_traffic_is_held_for_a_person(
     record_property("held", share(found, "held"))
     assert {(course.end, course.reason) for course in found} == {("held", "fails_only_alone")}
     assert {course.rechecks for course in found} == {3}
+
+
+@pytest.mark.parametrize("sessions_a_day", [1_000, 10_000, 100_000])
+def test_where_callers_come_back_under_their_names_healthy_models_stay_and_later_faults_are_found(
+    sessions_a_day: int, soak_count: SoakCount, record_property: Record
+) -> None:
+    """An outage of both fails many of the callers in the first steps, and one in ten fails whatever serves it. So few
+    names are often not split as configured; then a person is asked."""
+    traffic, count = RETURNING | {"sessions_a_day": sessions_a_day}, soak_count(12, 500)
+    healthy = courses(Traffic(**traffic), count)
+    bad = courses(Traffic(**traffic, candidate=Model(errors=0.3), bad_from_step=2), count)
+    record_property("rollouts of each", count)
+    for name, found in (("healthy", healthy), ("bad", bad)):
+        record_property(f"{name}: rolled back", share(found, "rolled_back"))
+        record_property(f"{name}: held", share(found, "held"))
+    assert share(healthy, "rolled_back") < most(count, 0.03)
+    assert share(bad, "promoted") == 0
+    if sessions_a_day > 1_000:
+        assert share(bad, "rolled_back") > 1 - most(count, 0.10)
 
 
 def test_two_models_a_week_get_through_with_a_thousand_sessions_a_day(

@@ -85,6 +85,24 @@ def test_in_the_bake_with_nats_dead_only_what_nearly_always_fails_is_taken_out(p
     assert (place.state.serving, place.state.retired) == ("old", ("new",))
 
 
+@pytest.mark.parametrize("fails_nearly_always", [True, False])
+def test_in_the_bake_an_old_copy_of_the_record_is_no_record_that_the_control_could_be_brought_back_by(
+    place: PlayedPlace, fails_nearly_always: bool
+) -> None:
+    old_copy = list(place.states.values)
+    baking(place)
+    place.look()
+    place.states.values = old_copy
+    place.verdict, place.reason, place.fails_nearly_always = "recheck", "high_error_rate", fails_nearly_always
+    look = place.look()
+    assert any("the control cannot be brought back" in each for each in look.pending)
+    assert place.routed() == [{"old": 1.0} if fails_nearly_always else {"new": 1.0}] * 2
+    place.verdict = "hold"
+    place.tick()
+    place.look()
+    assert (place.state.retired, place.memory.memory.withdrawals) == (("new",) if fails_nearly_always else (), {})
+
+
 def test_it_does_not_repeat_a_recheck_that_the_controller_was_faster_with(
     place: PlayedPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,7 +45,7 @@ def ramping(
         candidate=candidate.model_id,
         control=control.model_id,
         strategy="canary",
-        steps=tuple(RampStep(share=each, min_seconds=0, min_samples=0) for each in (0.1, 0.25, 0.5, 1.0)),
+        steps=tuple(RampStep(share=each, min_seconds=0, min_samples=0) for each in (0.1, 0.25, 0.5, 1.0, 0.5)),
         step=step,
         started_at=_AT,
         step_since=_AT,
@@ -63,9 +63,9 @@ def ramping(
     )
 
 
-def sessions_at(below: float, above: float = 0.0, deployment_id: str = DEPLOYMENT) -> Iterator[str]:
-    """Ids of sessions whose place is from `above` to `below`."""
+def sessions_at(below: float, above: float = 0.0, deployment_id: str = DEPLOYMENT, *, split: int = 0) -> Iterator[str]:
+    """Ids of sessions whose place at a split is from `above` to `below`."""
     for number in count():
         session_id = f"session-{number}"
-        if above <= place_of(session_id, deployment_id) < below:
+        if above <= place_of(session_id, f"{deployment_id}/{split}") < below:
             yield session_id

@@ -80,6 +80,16 @@ def test_whoever_has_heard_of_the_closed_windows_is_told_the_rest_only() -> None
     assert heard == memory.windows(NEW, OLD, now)
 
 
+def test_whoever_heard_of_the_middle_of_an_hour_that_is_one_window_by_now_is_told_all_again() -> None:
+    memory = Memory(observed_seconds=40)
+    hour = START - START % 3600
+    for second in range(0, 26 * 3600, WINDOW_SECONDS):
+        memory.begin(NEW, FIRST, hour + second)
+    now, middle = hour + 26 * 3600, int(hour) + 1800
+    assert memory.windows(NEW, OLD, now, since=middle) == memory.windows(NEW, OLD, now)
+    assert memory.windows(NEW, OLD, now, since=int(hour) + 3600) == memory.windows(NEW, OLD, now)[1:]
+
+
 def test_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remembering, "MOST_COUNTS", 5)
     memory = Memory(observed_seconds=0)
@@ -136,3 +146,17 @@ def test_a_watchdog_loses_no_session_of_a_rollout_that_takes_days_and_its_eviden
     assert guarded.look()[0] == windows
     guarded.serve(DAY / 12, errors=0.2)
     assert guarded.look()[1].verdict == "roll_back"
+
+
+def test_a_watchdog_that_was_away_for_more_than_a_day_counts_every_session_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    guarded = Guarded(monkeypatch)
+    guarded.serve(1800)
+    guarded.look()
+    guarded.serve(2 * DAY)
+    windows, _ = guarded.look()
+    assert sum(window.candidate.sessions for window in windows) == (1800 + 2 * DAY) / WINDOW_SECONDS - 4
+    guarded.serve(1800)
+    again, _ = guarded.look()
+    assert sum(window.candidate.sessions for window in again) == (3600 + 2 * DAY) / WINDOW_SECONDS - 4

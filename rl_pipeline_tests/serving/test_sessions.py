@@ -1,9 +1,10 @@
 """One outcome per session, told in time and as the contract wants it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -25,8 +26,12 @@ from rl_pipeline_tests.serving.states import NEW, OLD, model_at, ramping, sessio
 STATE = ramping(7, model_at(OLD), model_at(NEW), 0.5, step=2)
 ROUTING = routing_of(STATE, OLD, (), ())
 WITHOUT_NEW = routing_of(STATE, OLD, {NEW}, ())
-OF_NEW, ANOTHER_OF_NEW = (session for session, _ in zip(sessions_at(0.5), range(2), strict=False))
-OF_OLD = next(sessions_at(1.0, 0.5))
+BAKE, RECHECK = (
+    routing_of(ramping(8 + place, model_at(OLD), model_at(NEW), share, step=3 + place), OLD, (), ())
+    for place, share in enumerate((1.0, 0.5))
+)
+OF_NEW, ANOTHER_OF_NEW = (session for session, _ in zip(sessions_at(0.5, split=2), range(2), strict=False))
+OF_OLD = next(sessions_at(1.0, 0.5, split=2))
 KEY = RedactionKey("v1", b"k" * 32)
 START = 1_000_000.0  # the beginning of a window
 OBSERVED = 40.0
@@ -302,17 +307,69 @@ def test_an_agent_with_a_fixed_name_that_always_fails_is_one_error_of_a_rollout(
     assert OF_NEW not in desk.file.read_text()
 
 
-def test_whoever_failed_with_one_model_is_no_evidence_against_the_other(desk: Desk) -> None:
-    before, after = (
-        routing_of(ramping(7, model_at(OLD), model_at(NEW), share, step=step), OLD, (), ())
-        for step, share in enumerate((0.1, 0.5))
-    )
-    moved = next(sessions_at(0.5, 0.1))
-    desk.request(moved, START, before, fails=True)
+def test_whoever_failed_at_a_split_is_no_news_in_the_bake_that_follows(desk: Desk) -> None:
+    for session in (OF_OLD, OF_NEW):
+        desk.request(session, START, fails=True)
     desk.sessions.sweep(START + 61)
-    desk.request(moved, START + 70, after, fails=True)
-    windows = desk.memory.windows(NEW, OLD, START + 300)
-    assert [(each.candidate.errors, each.control.errors) for each in windows] == [(0, 1)]
+    for session in (OF_OLD, OF_NEW, "another"):
+        desk.request(session, START + 70, BAKE, fails=True)
+    first, second = desk.memory.windows(NEW, OLD, START + 300)
+    assert (first.candidate, first.control) == (Arm(1, 1), Arm(1, 1))
+    assert (second.step, second.candidate, second.control) == (3, Arm(1, 1), Arm())
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_whoever_has_failed_counts_again_at_the_next_split_where_it_is_drawn_anew_who_has_which_model(
+    desk: Desk, restarts: bool
+) -> None:
+    desk.request(OF_NEW, START, BAKE, fails=True)
+    for number in range(3):
+        if restarts:
+            desk.sessions = desk.opened()
+        desk.sessions.sweep(START + 70 * number + 61)
+        desk.request(OF_NEW, START + 70 * (number + 1), RECHECK, fails=True)
+    windows = desk.memory.windows(NEW, OLD, START + 400)
+    assert [(each.step, each.candidate.errors + each.control.errors) for each in windows] == [(3, 1), (4, 1)]
+
+
+def test_after_an_outage_of_both_a_candidate_that_fails_at_the_next_step_is_taken_out_though_all_names_are_fixed(
+    desk: Desk,
+) -> None:
+    agents = [f"agent-{number}" for number in range(40)]
+    times = iter(range(10_000))
+
+    def come(minutes: int, step: int, failing: Collection[str]) -> None:
+        """Every agent asks every other minute."""
+        for minute in islice(times, minutes):
+            if minute % 2 == 0:
+                for agent in agents:
+                    routing = routing_of(ramping(7, model_at(OLD), model_at(NEW), 0.5, step=step), OLD, (), ())
+                    session = desk.sessions.enter(agent, routing, START + 60 * minute)
+                    if session.model_id in failing:
+                        desk.sessions.fail(session, "upstream_status", routing, START + 60 * minute)
+                    desk.sessions.leave(session, START + 60 * minute)
+            desk.sessions.sweep(START + 60 * minute + 59)
+
+    come(20, 1, ())
+    come(6, 1, (OLD, NEW))
+    come(20, 2, (NEW,))
+    rollout, now = STATE.rollout, datetime.fromtimestamp(START + 3600, UTC)
+    assert rollout is not None
+    found = judge(
+        rollout, "ramping", desk.memory.windows(NEW, OLD, START + 3600), now, mode="watchdog", limits=Limits()
+    )
+    assert (found.verdict, found.reason) == ("roll_back", "high_error_rate")
+
+
+def test_a_late_failure_of_a_split_or_rollout_before_forgets_nobody_of_the_present_one(desk: Desk) -> None:
+    another = routing_of(ramping(9, model_at(OLD), model_at(NEW), 0.5, deployment_id="another"), OLD, (), ())
+    slow = desk.sessions.enter("slow", ROUTING, START)
+    slower = desk.sessions.enter("slower", RECHECK, START + 1)
+    desk.request("agent", START + 2, another, fails=True)
+    for session in (slow, slower):
+        desk.sessions.fail(session, "upstream_timeout", another, START + 3)
+    desk.sessions.sweep(START + 70)
+    assert desk.request("agent", START + 71, another, fails=True).deployment_id is None
 
 
 def test_another_rollout_begins_with_nobody_who_has_failed(desk: Desk) -> None:

@@ -95,8 +95,10 @@ class Gateways:
         if before is None or before.asked != asked:
             before = _Told(asked)
         answer = self._call(address, "GET", f"/admin/windows?{asked}&since={before.until}", None)
-        until = max(before.until, answer["until"])
-        windows = aged([*before.windows, *map(_window, answer["windows"])], until)
+        until, more = max(before.until, answer["until"]), list(map(_window, answer["windows"]))
+        if any(window.start.timestamp() < before.until for window in more):
+            before = _Told(asked)  # all is told again
+        windows = aged([*before.windows, *more], until)
         told = self._told[address] = _Told(asked, until, tuple(windows))
         return told
 
