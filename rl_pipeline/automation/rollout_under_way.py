@@ -85,6 +85,7 @@ def rollout_under_way(  # noqa: PLR0917 - Dagster passes them by name
                 now,
                 session_keys=deployment.session_keys(),
                 last_sequence=lambda: messages.state(TRAJECTORIES.name).last_sequence,
+                skipped=waits.append,
             )
     for line in dict.fromkeys((*tick.pending, *waits)):
         context.log.warning(line)
