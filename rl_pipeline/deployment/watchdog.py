@@ -146,9 +146,12 @@ class Watchdog:
 
     def _rechecked(self, state: DesiredState, judgement: Judgement, look: Look, now: datetime) -> DesiredState | None:
         """The state in which the control serves beside the candidate again, recorded and followed; the present one
-        where somebody else was faster, and none while the record does not answer."""
+        where somebody else was faster, and none while the record does not answer or is an old copy: nobody follows what
+        would be made of that."""
+        found: list[int] = []
 
         def decided(current: record.Recorded) -> DesiredState | None:
+            found.append(current.state.generation)
             is_the_same = current.state.generation == state.generation and current.state.phase == "baking"
             evidence = {**judgement.evidence, "explanation": judgement.explanation}
             return (
@@ -161,6 +164,12 @@ class Watchdog:
             changed = record.change(self.states, decided)
         except PipelineError as trouble:
             look.pending.append(f"the control cannot be brought back to judge the candidate by: {trouble}")
+            return None
+        if changed is None and found[-1] < state.generation:
+            look.pending.append(
+                "the control cannot be brought back to judge the candidate by: the record is at generation "
+                f"{found[-1]}, and {state.generation} was seen"
+            )
             return None
         if changed is None:
             return state

@@ -85,6 +85,27 @@ def test_in_the_bake_with_nats_dead_only_what_nearly_always_fails_is_taken_out(p
     assert (place.state.serving, place.state.retired) == ("old", ("new",))
 
 
+@pytest.mark.parametrize("is_lost", [False, True], ids=["an old copy", "lost"])
+def test_in_the_bake_with_dagster_dead_an_old_copy_of_the_record_counts_as_none(
+    place: PlayedPlace, *, is_lost: bool
+) -> None:
+    old_copy = list(place.states.values)
+    baking(place)
+    place.look()
+    place.states.values = [] if is_lost else old_copy
+    place.verdict, place.reason = "recheck", "high_error_rate"
+    look = place.look()
+    assert (place.routed(), look.fencings) == ([{"new": 1.0}] * 2, {}), "less than half fail: it waits for the record"
+    assert any("the control cannot be brought back" in each for each in look.pending)
+    place.fails_nearly_always = True
+    assert place.look().fencings["new"].confirmed == ("gateway-0", "gateway-1")
+    assert place.routed() == [{"old": 1.0}] * 2
+    place.verdict = "hold"
+    place.tick()
+    place.look()
+    assert (place.state.serving, place.state.retired, place.memory.memory) == ("old", ("new",), Memory(place.state))
+
+
 def test_it_does_not_repeat_a_recheck_that_the_controller_was_faster_with(
     place: PlayedPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
