@@ -16,6 +16,7 @@ from rl_pipeline.observability.alerts.looking import (
     failed_trainings,
     failed_validations,
     rollbacks,
+    waiting_rollouts,
 )
 from rl_pipeline.observability.notices.outbox import Outbox
 from rl_pipeline.resources.alerts import AlertsResource
@@ -163,6 +164,7 @@ def _in_tables(tables: Warehouse, alerts: AlertsResource, look: Look) -> Iterato
         yield from failed_trainings(tables, alerts.after_failures, look.now)
         yield from failed_validations(tables, since, look.now)
         yield from rollbacks(tables, since, look.now)
+        yield from waiting_rollouts(tables, since, look.now)
     except WarehouseUnavailable as away:
         look.could_not_see(_REFUSED)
         episode = look.found("the warehouse is lost", True)

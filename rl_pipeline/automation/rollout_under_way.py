@@ -12,6 +12,7 @@ from rl_pipeline.deployment.audit import WarehouseAudit
 from rl_pipeline.deployment.commands import Commands
 from rl_pipeline.deployment.controller import Tick
 from rl_pipeline.deployment.first_model import first_model
+from rl_pipeline.deployment.holds import Hold, note_hold
 from rl_pipeline.deployment.outcomes import drain_outcomes
 from rl_pipeline.deployment.phases import TransitionRefused
 from rl_pipeline.deployment.post_mortem import PostMortem, hold_post_mortems
@@ -77,6 +78,9 @@ def rollout_under_way(  # noqa: PLR0917 - Dagster passes them by name
                 found = report_text(test.rollout, deployment.windows(tables, test.rollout, now))
                 events.append(_found(test, found, objects))
             told = max([told, *(row.state.generation for row in rows)])
+        begun: Hold | None = None
+        with _noting(waits, "whether a person is waited for"):
+            begun = note_hold(tables, tick, now)
         held: list[PostMortem] = []
         with _noting(waits, "post-mortems"):
             held += hold_post_mortems(
@@ -85,9 +89,12 @@ def rollout_under_way(  # noqa: PLR0917 - Dagster passes them by name
                 now,
                 session_keys=deployment.session_keys(),
                 last_sequence=lambda: messages.state(TRAJECTORIES.name).last_sequence,
+                skipped=waits.append,
             )
     for line in dict.fromkeys((*tick.pending, *waits)):
         context.log.warning(line)
+    if begun:
+        context.log.error(f"The rollout of {begun.model_id} waits for a person ({begun.reason}): {begun.explanation}")
     for state in tick.rolled_back:
         context.log.error(f"Model {state.change.model_id} rolled back: {state.change.reason}. Its post-mortem follows.")
     for post_mortem in held:

@@ -15,6 +15,7 @@ AlertKind = Literal[
     "training_failed",
     "validation_failed",
     "model_rolled_back",
+    "rollout_waits",
     "collection_errors",
     "nats_lost",
     "warehouse_lost",

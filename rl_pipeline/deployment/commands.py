@@ -14,7 +14,7 @@ from rl_pipeline.deployment.audit import newest_row
 from rl_pipeline.deployment.desk import REMEMBERED, Desk
 from rl_pipeline.deployment.phases import Cause, TransitionRefused
 from rl_pipeline.deployment.record import NothingDeployed, RecordBusy, Recorded, brought_by, former_models
-from rl_pipeline.deployment.state import DesiredState, EvidenceRule, RampStep, Rollout, ServedModel
+from rl_pipeline.deployment.state import LONGEST_REASON, DesiredState, EvidenceRule, RampStep, Rollout, ServedModel
 from rl_pipeline.deployment.strategy import ramp
 from rl_pipeline.deployment.traffic import IN_SERVICE, TrafficRefused, TrafficUnavailable
 from rl_pipeline.deployment.withdrawing import Withdrawal, fence, with_traffic
@@ -26,12 +26,16 @@ ApprovalStatus = Literal["manual_approved", "emergency_override"]
 _MOST_RACES = 20
 
 
+class UnusableReason(PipelineError):
+    """A reason that could not be recorded; nothing was done."""
+
+
 @dataclass(frozen=True, slots=True)
 class Commands:
     """The orders of one person, given at one moment.
 
     Every method gives the state that came of it, and raises `TransitionRefused` for what the state does not allow,
-    `NothingDeployed` without one, and what the stores raise.
+    `NothingDeployed` without one, `UnusableReason`, and what the stores raise.
     """
 
     desk: Desk
@@ -40,12 +44,12 @@ class Commands:
 
     def create(self, model: ServedModel, reason: str) -> DesiredState:
         """The first state: the model has all of the traffic. Refused where there is one."""
+        cause = self._cause(reason, "manual_approved")
         standings = self.desk.traffic.standings()
         if newest_row(self.desk.audit) is not None or record.read(self.desk.states) is not None:
             raise TransitionRefused("something is deployed already: release a model in place of it")
         above = max((standing.generation for standing in standings), default=0)
         self.desk.traffic.register(model)
-        cause = self._cause(reason, "manual_approved")
         changed = record.swap(self.desk.states, phases.create(model, cause, above_generation=above), None)
         if changed is None:
             raise TransitionRefused("something was deployed meanwhile: look at it with `rl-pipeline deployment`")
@@ -83,6 +87,7 @@ class Commands:
         Gateways that give the model anything are fenced before the record is asked. Raises `RecordPending` when the
         candidate is fenced and the record does not answer.
         """
+        _check_reason(reason)
         model = model_id or self._candidate()
         if self._is_routed(model):
             changed = self.desk.fence_first(self._withdrawal(model, reason))
@@ -134,6 +139,7 @@ class Commands:
     ) -> DesiredState:
         """A rollout that keeps its split until somebody ends it. If its candidate is promoted and goes back from its
         bake to the split, that takes as long and as many sessions as `recheck`, the last step of a canary."""
+        cause = self._cause(reason, "manual_approved")
         self.desk.traffic.register(model)
 
         def started(state: DesiredState) -> DesiredState:
@@ -149,11 +155,12 @@ class Commands:
                 bake_seconds=bake_seconds,
                 validation=dict(validation or {}),
             )
-            return phases.start(state, model, rollout, self._cause(reason, "manual_approved"), approved=True)
+            return phases.start(state, model, rollout, cause, approved=True)
 
         return self._raise(started)
 
     def _cause(self, reason: str, approval_status: ApprovalStatus) -> Cause:
+        _check_reason(reason)
         return Cause(reason, self.by, self.now, {"approval_status": approval_status})
 
     def _current(self) -> Recorded:
@@ -251,3 +258,11 @@ class Commands:
             fence(self.desk.traffic, out)
         self.desk.settle(changed, self.now)
         return changed.state
+
+
+def _check_reason(reason: str) -> None:
+    """Before anything is fenced: what is done and cannot be recorded would be found by the next look, and nobody would
+    know why. Raises `UnusableReason`."""
+    is_text = all(not "\ud800" <= sign <= "\udfff" for sign in reason)
+    if not reason.strip() or len(reason) > LONGEST_REASON or not is_text:
+        raise UnusableReason(f"nothing was changed: give a reason of 1 to {LONGEST_REASON} characters of UTF-8")

@@ -20,7 +20,8 @@ from rl_pipeline.stores.warehouse import Warehouse
 SAMPLE = 10
 """Trajectories that are named."""
 
-_ANSWER = re.compile(r"chatcmpl-(?P<generation>\d+)-(?P<model>.+)-[^-]+")
+# Generations have 64 bits.
+_ANSWER = re.compile(r"chatcmpl-(?P<generation>\d{1,19})-(?P<model>.+)-[^-]+")
 
 _FOUND_BY = """
     SELECT model_id, generation, session_id, trajectory_id FROM (
@@ -188,6 +189,8 @@ def explain(warehouse: Warehouse, name: str, *, session_keys: Sequence[Redaction
         # The record was lost before the audit had this generation; others know the model all the same.
         served = _row(warehouse, _SERVED, {"model": model_id, "generation": 0})
     model = json.loads(served["model"]) if served else _released(warehouse, model_id)
+    if not model and _ANSWER.fullmatch(name):
+        raise _unknown(name)  # whoever can write an id can write this one: no model of ours has given it
     training = _training(warehouse, model.get("manifest_sha256") or "", model.get("training_job_id") or "")
     return Lineage(
         id=name,
@@ -209,11 +212,15 @@ def _found(warehouse: Warehouse, name: str, session_keys: Sequence[RedactionKey]
         return answer["model"], int(answer["generation"]), "", ""
     found = _row(warehouse, _FOUND_BY, {"id": name, "stored_as": [name, *stored_names(session_keys, [name])]})
     if found is None:
-        raise Unknown(
-            f"nothing is known of {name[:200]!r}: give the id of a served answer (chatcmpl-…), of a session, of a "
-            "trajectory or of a model"
-        )
+        raise _unknown(name)
     return found["model_id"], int(found["generation"]), found["session_id"], found["trajectory_id"]
+
+
+def _unknown(name: str) -> Unknown:
+    return Unknown(
+        f"nothing is known of {name[:200]!r}: give the id of a served answer (chatcmpl-…), of a session, of a "
+        "trajectory or of a model"
+    )
 
 
 def _released(warehouse: Warehouse, model_id: str) -> dict[str, Any]:

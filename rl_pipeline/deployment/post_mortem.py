@@ -7,10 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rl_pipeline.deployment.arrival import has_come_in
-from rl_pipeline.deployment.audit import AuditRow
+from rl_pipeline.deployment.rollbacks import NoRollback, Rollback, rollback_of
 from rl_pipeline.deployment.slices import Session, Slice, excess_p_value, slices_of, worst_of
-from rl_pipeline.deployment.state import Change, Rollout, ServedModel
-from rl_pipeline.errors import PipelineError
 from rl_pipeline.redaction.policy import RedactionKey
 from rl_pipeline.redaction.session_names import stored_names
 from rl_pipeline.stores.objects import Objects
@@ -33,6 +31,10 @@ _WHAT_WENT_BADLY = {
     "performance_degradation": ("earned less than half of the control's sessions do", "reward"),
 }
 _FAILED = ("failed", "failed")
+_NOT_WHOLE = (
+    "The audit has lost how this rollout began, so it is looked into by what its rollback and the gateways tell: see "
+    "`rl-pipeline deployment verify-audit`."
+)
 
 _TOLD = """
     SELECT session_id, model_id, max(failed) AS failed, anyIf(failure, failure != '') AS failure,
@@ -63,10 +65,6 @@ _EARNED = """
     GROUP BY session, model
 """
 _NOTHING_DONE: Mapping[str, Any] = {"domain": "", "agent_id": "", "tools": [], "total_tokens": None}
-
-
-class NoRollback(PipelineError):
-    """Nothing was rolled back that could be looked into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +150,8 @@ class PostMortem:
     without_trajectory: int = 0
     """Those of them of which nobody knows what they were about."""
     without_reward: int = 0
+    is_whole: bool = True
+    """Whether the audit still has how the rollout began."""
     url: str = ""
     """Where the text is kept, once it is."""
 
@@ -201,6 +201,7 @@ class PostMortem:
                 f"Of {self.told} sessions, {self.without_trajectory} had no trajectory by then, so that nobody knows "
                 f"what they were about, and {self.without_reward} had no reward.",
                 "",
+                *(() if self.is_whole else (_NOT_WHOLE, "")),
             )
         )
 
@@ -212,11 +213,13 @@ def hold_post_mortems(
     *,
     session_keys: Sequence[RedactionKey],
     last_sequence: Callable[[], int],
+    skipped: Callable[[str], None] = lambda _: None,
 ) -> list[PostMortem]:
     """Look into the rollbacks that nobody has looked into yet, and keep what was found, for people and for machines.
 
     A rollback is left alone until the trajectories that were published up to `SETTLING` after it are ingested and
-    scored, for `PATIENCE` at most. `last_sequence` is that of their stream.
+    scored, for `PATIENCE` at most. `last_sequence` is that of their stream. A rollback that cannot be read is told to
+    `skipped`, at every look, and keeps no other one waiting.
     """
     import polars as pl
 
@@ -231,10 +234,14 @@ def hold_post_mortems(
     )
     held = []
     for deployment_id, at in due.iter_rows():
-        rollout, _, _ = _rollback(warehouse, deployment_id)
-        models, until = (rollout.candidate, rollout.control), at + SETTLING
+        try:
+            rollback = rollback_of(warehouse, deployment_id)
+        except NoRollback as unreadable:
+            skipped(str(unreadable))
+            continue
+        models, until = (rollback.candidate, rollback.control), at + SETTLING
         if now < at + PATIENCE and not has_come_in(
-            warehouse, models, rollout.started_at, until, last_sequence=last_sequence
+            warehouse, models, rollback.started_at, until, last_sequence=last_sequence
         ):
             continue
         found = post_mortem(warehouse, deployment_id, session_keys=session_keys)
@@ -258,23 +265,24 @@ def post_mortem(warehouse: Warehouse, deployment_id: str, *, session_keys: Seque
 
     `session_keys` are what gateways stored sessions under: by them trajectories are found to be of these sessions.
     """
-    rollout, change, model = _rollback(warehouse, deployment_id)
+    rollback = rollback_of(warehouse, deployment_id)
+    change = rollback.change
     reason = _reason(change.reason)
     measure, column = _WHAT_WENT_BADLY.get(reason, _FAILED)
-    rows = _sessions(warehouse, rollout, session_keys)
-    limit = _median(row["reward"] for row in rows if row["model_id"] == rollout.control and row["reward"] is not None)
+    rows = _sessions(warehouse, rollback, session_keys)
+    limit = _median(row["reward"] for row in rows if row["model_id"] == rollback.control and row["reward"] is not None)
     judged = [(row, bad) for row in rows if (bad := _is_bad(row, column, limit)) is not None]
-    sessions = [Session(row["model_id"] == rollout.candidate, bad, _values(row)) for row, bad in judged]
+    sessions = [Session(row["model_id"] == rollback.candidate, bad, _values(row)) for row, bad in judged]
     overall = _overall(sessions)
     slices = slices_of(sessions)
     worst = worst_of(slices, overall)
-    failures = _failures(rows, rollout.candidate)
+    failures = _failures(rows, rollback.candidate)
     finding = _finding(worst, failures, column)
     return PostMortem(
         deployment_id=deployment_id,
-        training_job_id=model.training_job_id,
-        model_id=rollout.candidate,
-        control=rollout.control,
+        training_job_id=rollback.training_job_id,
+        model_id=rollback.candidate,
+        control=rollback.control,
         reason=change.reason,
         rolled_back_at=change.at,
         rolled_back_by=change.by,
@@ -289,29 +297,16 @@ def post_mortem(warehouse: Warehouse, deployment_id: str, *, session_keys: Seque
         told=len(rows),
         without_trajectory=sum(not row["is_known"] for row in rows),
         without_reward=sum(row["reward"] is None for row in rows),
+        is_whole=rollback.is_whole,
     )
 
 
-def _rollback(warehouse: Warehouse, deployment_id: str) -> tuple[Rollout, Change, ServedModel]:
-    found = warehouse.query(
-        "SELECT state FROM deployment_audit FINAL WHERE deployment_id = {id:String} ORDER BY generation",
-        {"id": deployment_id},
-    )
-    states = [AuditRow.of(state.encode()).state for state in found["state"]]
-    rollouts = [(state.rollout, state.models) for state in states if state.rollout is not None]
-    changes = [state.change for state in states if state.change.event == "rolled_back"]
-    if not rollouts or not changes:
-        raise NoRollback(f"the deployment {deployment_id} was not rolled back, so there is nothing to look into")
-    rollout, models = rollouts[-1]
-    return rollout, changes[-1], models[rollout.candidate]
-
-
-def _sessions(warehouse: Warehouse, rollout: Rollout, session_keys: Sequence[RedactionKey]) -> list[dict[str, Any]]:
+def _sessions(warehouse: Warehouse, rollback: Rollback, session_keys: Sequence[RedactionKey]) -> list[dict[str, Any]]:
     """What the gateways told of each session, with what its agent did in it."""
     asked = {
-        "deployment": rollout.deployment_id,
-        "models": [rollout.candidate, rollout.control],
-        "since": rollout.started_at.astimezone(UTC).replace(tzinfo=None),
+        "deployment": rollback.deployment_id,
+        "models": [rollback.candidate, rollback.control],
+        "since": rollback.started_at.astimezone(UTC).replace(tzinfo=None),
     }
     done = {row.pop("session_id"): row for row in warehouse.query(_DONE, asked).to_dicts()}
     earned = {(session, model): reward for session, model, reward in warehouse.query(_EARNED, asked).iter_rows()}

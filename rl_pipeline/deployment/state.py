@@ -19,6 +19,9 @@ Phase = Literal["steady", "awaiting_approval", "ramping", "testing", "baking"]
 Strategy = Literal["canary", "blue_green", "ab_test", "immediate"]
 EvidenceRule = Literal["evidence", "literal"]
 
+LONGEST_REASON = 4096
+"""Characters of why something was changed."""
+
 Weight = Annotated[float, Field(ge=0, le=1)]
 
 LEAST_BAKE_SECONDS = 600.0
@@ -106,7 +109,7 @@ class Change(_Part):
     )
     model_id: Identifier
     """The model that it is about."""
-    reason: Annotated[str, Field(min_length=1, max_length=4096)]
+    reason: Annotated[str, Field(min_length=1, max_length=LONGEST_REASON)]
     by: Annotated[str, Field(min_length=1, max_length=512)]
     at: datetime
     deployment_id: str | None = None

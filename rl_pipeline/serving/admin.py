@@ -25,6 +25,9 @@ from rl_pipeline.stores.warehouse import WarehouseUnavailable
 CHANGE_SECONDS = 5.0
 """How long a change of the desired state may take before NATS counts as away."""
 
+_MOST_DIGITS = 20
+"""Of a time; what is longer is none, and Python reads no more than 4,300 of them."""
+
 _log = logging.getLogger(__name__)
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.Response]]
@@ -161,7 +164,7 @@ class AdminApi:
         if not candidate or not control:
             raise _BadRequest("two models are compared: name candidate and control in the query")
         deployment_id, since = request.query.get("deployment_id"), request.query.get("since", "0")
-        if not since.isdecimal():
+        if not since.isdecimal() or len(since) > _MOST_DIGITS:
             raise _BadRequest("since is no time: send the until of an earlier answer")
         now, memory = time.time(), self._gateway.memory
 

@@ -14,6 +14,13 @@ from rl_pipeline.validation.verdict import Against
 
 _SCORERS_AT_ONCE = min(4, os.cpu_count() or 1)
 
+LONGEST_ANSWER = 65_536
+"""Characters of an answer that is read: many more than the 1,024 tokens that suites ask for. A longer one is worth 0.
+
+It bounds the time that a scorer takes. A clock could not: a regular expression keeps the interpreter until it is done,
+and what scores is a function of this process that no other one could be given.
+"""
+
 
 @dataclass
 class Drawing:
@@ -110,7 +117,8 @@ def _score(suite: Suite, items: Sequence[Item], answers: Sequence[str]) -> list[
 
     def work(first: int) -> None:
         for place in range(first, len(answers), _SCORERS_AT_ONCE):
-            scores[place] = suite.scorer(items[place], answers[place])
+            if len(answers[place]) <= LONGEST_ANSWER:
+                scores[place] = suite.scorer(items[place], answers[place])
 
     with ThreadPoolExecutor(_SCORERS_AT_ONCE, "scorers") as pool:
         list(pool.map(work, range(_SCORERS_AT_ONCE)))

@@ -8,8 +8,14 @@ accused in at most 5 of 100 cases. A model that gets worse without earning more 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 
+from rl_pipeline.errors import PipelineError
 from rl_pipeline.validation.statistics import ALPHA, estimate
+
+
+class UnusableReward(PipelineError):
+    """A reward that cannot be compared, so that nobody knows whether it was hacked."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,11 @@ class ProbeResult:
 
 
 def probe_reward_hacking(items: Sequence[ProbedItem]) -> ProbeResult:
-    """Compare what was earned with what came of it."""
+    """Compare what was earned with what came of it. Raises `UnusableReward` for what is no number: a mean that is none
+    is above nothing, and would acquit everybody."""
+    for item in items:
+        if not isfinite(item.reward - item.control_reward) or not isfinite(item.outcome - item.control_outcome):
+            raise UnusableReward(f"the reward or the outcome of {item.family[:200]} is no finite number: correct it")
     families = [item.family for item in items]
     earned = [item.reward - item.control_reward for item in items]
     scale = max(1.0, *(abs(difference) for difference in earned))

@@ -175,16 +175,16 @@ def _probe(
 ) -> tuple[ProbeResult | None, str | None]:
     """The probe's result, or why there is none."""
     items = list(probed)
-    for drawing in drawings:
-        if rewards is None or drawing.suite.kind != "benchmark" or not drawing.control_scores:
-            continue
-        if isinstance(drawing.suite.ask, InspectTask):
-            continue  # what it gives is a score, and nothing that a reward could be computed of
-        try:
+    try:
+        for drawing in drawings:
+            if rewards is None or drawing.suite.kind != "benchmark" or not drawing.control_scores:
+                continue
+            if isinstance(drawing.suite.ask, InspectTask):
+                continue  # what it gives is a score, and nothing that a reward could be computed of
             items += _probed(drawing, rewards)
-        except Exception as error:  # noqa: BLE001 - a reward that crashes must not let a model through
-            return None, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    return probe_reward_hacking(items) if items else None, None
+        return probe_reward_hacking(items) if items else None, None
+    except Exception as error:  # noqa: BLE001 - a reward that crashes must not let a model through
+        return None, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def _probed(drawing: Drawing, rewards: Rewards) -> list[ProbedItem]:

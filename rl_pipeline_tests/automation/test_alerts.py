@@ -13,6 +13,9 @@ import pytest
 
 from rl_pipeline.automation.alerts import failures_in_a_row, notices_waiting, runs_failed, something_is_wrong
 from rl_pipeline.contracts import Alert, parse_message
+from rl_pipeline.deployment.controller import Tick
+from rl_pipeline.deployment.holds import note_hold
+from rl_pipeline.deployment.judging import Judgement
 from rl_pipeline.observability.notices.outbox import Outbox
 from rl_pipeline.resources.alerts import AlertsResource
 from rl_pipeline.resources.objects import ObjectsResource
@@ -21,6 +24,7 @@ from rl_pipeline.resources.warehouse import WarehouseResource
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.stores.disk import DiskObjects
 from rl_pipeline.stores.jetstream import JetStream
+from rl_pipeline_tests.deployment.states import started
 from rl_pipeline_tests.observability.reports.stored_period import store_audit, store_ledger
 
 NOWHERE = "127.0.0.1:1"
@@ -134,10 +138,12 @@ def test_what_the_tables_tell_is_raised_once_and_what_was_long_ago_is_no_news(
     back = {"serving": "v1", "model_id": "v2", "event": "rolled_back"}
     store_audit(warehouse, {**back, "at": now - timedelta(days=2)}, {**back, "at": now - timedelta(minutes=1)})
     store_ledger(warehouse, ("accepted", 10, now - timedelta(minutes=1)), ("refused", 10, now - timedelta(minutes=1)))
+    held = Tick(started(), Judgement("hold", "fails_only_alone", "it failed 3 times", {"mode": "full"}))
+    note_hold(warehouse, held, now - timedelta(minutes=1))
     result = look(resources)
-    assert sorted(waiting(tmp_path)) == ["collection_errors", "model_rolled_back"]
+    assert sorted(waiting(tmp_path)) == ["collection_errors", "model_rolled_back", "rollout_waits"]
     look(resources, result.cursor)
-    assert len(waiting(tmp_path)) == 2
+    assert len(waiting(tmp_path)) == 3
 
 
 class Fails(dg.Config):

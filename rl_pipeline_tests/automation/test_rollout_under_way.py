@@ -1,7 +1,7 @@
 """What the sensor of rollouts shows in the catalogue, with everything real around it."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -143,6 +143,28 @@ def test_a_rollback_leaves_its_post_mortem_on_that_job_once(releasing: ReleasePl
     assert f"# {release.model.model_id} was rolled back" in str(told["post_mortem"])
     assert DiskObjects(releasing.directory / "released").get(f"post-mortems/{release.deployment_id}.md")
     assert not releasing.look().asset_events, "nobody looks into it twice"
+
+
+def test_a_rollout_that_gets_no_sessions_is_noted_as_waiting_for_a_person_until_it_is_over(
+    releasing: ReleasePlace,
+) -> None:
+    long_ago = datetime.now(UTC) - timedelta(days=2)
+    release = releasing.release("job-1")
+    releasing.commands(long_ago).start_ab_test(
+        release.model, 0.5, "a test", deployment_id=release.deployment_id, bake_seconds=0
+    )
+    releasing.commands(long_ago).promote("in a hurry", model_id=release.model.model_id)
+
+    def holds() -> list[tuple[str, str, bool]]:
+        found = releasing.tables.query("SELECT model_id, reason, ended_at IS NOT NULL FROM rollout_holds FINAL")
+        return [(model, reason, bool(is_over)) for model, reason, is_over in found.iter_rows()]
+
+    for _ in range(2):
+        releasing.look()
+        assert holds() == [(release.model.model_id, "stalled", False)]
+    releasing.commands().roll_back("nobody uses it")
+    releasing.look()
+    assert holds() == [(release.model.model_id, "stalled", True)]
 
 
 @pytest.mark.parametrize("ending", ["promote", "roll_back"])

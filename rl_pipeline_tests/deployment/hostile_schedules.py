@@ -93,6 +93,7 @@ class HostileSchedule:
             "full": timedelta(seconds=self.chance.randrange(400)),
             "watchdog": timedelta(seconds=self.chance.randrange(400)),
         }
+        self.fails_nearly_always = self.chance.random() < 0.5
         self.is_over = True
         self.begin()
         self.is_over = False
@@ -144,10 +145,13 @@ class HostileSchedule:
     def judge(
         self, rollout: Rollout, phase: Phase, _windows: Sequence[Window], now: datetime, *, mode: Mode, limits: Limits
     ) -> Judgement:
-        """As evidence comes: a bad model shows after some time, and for good; before, it may advance like any other."""
+        """As evidence comes: a bad model shows after some time, and for good; before, it may advance like any other.
+        Where it has all the traffic, the control has to come back first."""
         is_bad = rollout.candidate.startswith("bad")
         if is_bad and now - rollout.started_at > self.shows_after[mode]:
-            evidence = {"candidate": rollout.candidate}
+            evidence = {"candidate": rollout.candidate, "bake": {"fails_nearly_always": self.fails_nearly_always}}
+            if phase == "baking":
+                return Judgement("recheck", "high_error_rate", "nobody knows whose fault it is", evidence)
             return Judgement("roll_back", "high_error_rate", f"it exceeds {limits.error_rate}", evidence)
         if mode == "full" and now - rollout.step_since > ENOUGH and not (is_bad and phase == "baking"):
             return Judgement("advance", "time_and_samples", "nothing against it")

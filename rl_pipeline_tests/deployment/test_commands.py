@@ -1,9 +1,11 @@
 """What people can order, and what is recorded of it."""
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 
+from rl_pipeline.deployment.commands import Commands, UnusableReason
 from rl_pipeline.deployment.desk import RecordPending
 from rl_pipeline.deployment.phases import TransitionRefused
 from rl_pipeline.deployment.record import NothingDeployed, RecordBusy
@@ -75,6 +77,37 @@ def test_a_rollback_by_a_person_fences_first_and_is_recorded(place: PlayedPlace)
     assert (state.retired, state.change.by, state.change.reason) == (("new",), "ada", "users complain")
     assert [node.fenced for node in place.nodes] == [{"new": "users complain"}] * 2
     assert place.audit.messages["deployment-of-new/3"].change.reason == "users complain"
+
+
+@pytest.mark.parametrize("reason", ["", " \n", "x" * 4097, "not UTF-8: \udcff"])
+def test_a_reason_that_cannot_be_recorded_is_refused_before_anything_is_done(place: PlayedPlace, reason: str) -> None:
+    place.rolling_out()
+    before = place.state
+    orders: list[Callable[[Commands], object]] = [
+        lambda commands: commands.roll_back(reason),
+        lambda commands: commands.roll_back(reason, model_id="new"),
+        lambda commands: commands.set_traffic("old", 100, reason),
+        lambda commands: commands.set_traffic("new", 5, reason),
+        lambda commands: commands.promote(reason, model_id="new"),
+        lambda commands: commands.freeze(reason),
+        lambda commands: commands.create(a_model("other"), reason),
+        lambda commands: commands.start_ab_test(
+            a_model("other"), 0.5, reason, deployment_id="deployment-of-other", bake_seconds=0
+        ),
+    ]
+    for order in orders:
+        with pytest.raises(UnusableReason, match="give a reason"):
+            order(place.commands())
+    assert place.state == before
+    assert [node.fenced for node in place.nodes] == [{}, {}]
+    assert place.commands().roll_back("x" * 4096).change.event == "rolled_back"
+
+
+def test_a_reason_that_cannot_be_recorded_takes_no_model_out_of_service(place: PlayedPlace) -> None:
+    promoted(place)
+    with pytest.raises(UnusableReason):
+        place.commands().roll_back("", model_id="new")
+    assert (place.state.serving, [node.fenced for node in place.nodes]) == ("new", [{}, {}])
 
 
 def test_a_rollback_by_a_person_holds_though_the_record_is_away(place: PlayedPlace) -> None:

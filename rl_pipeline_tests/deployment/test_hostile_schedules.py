@@ -32,6 +32,7 @@ def test_no_schedule_leaves_a_bad_model_serving_a_difference_or_a_hole_in_the_au
     assert min(happened[what] for what in (*everything, "states rolled_back", "states promoted")) > count / 10
     assert happened["releases validated again"] > count / 20
     assert happened["rollouts interrupted"] > count / 50
+    assert happened["states rechecked"] > count / 50
     record_property("schedules", count)
     for what, times in sorted(happened.items()):
         record_property(what, times)

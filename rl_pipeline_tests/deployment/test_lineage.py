@@ -203,6 +203,14 @@ def test_what_nobody_knows_is_said_to_be_unknown(warehouse: ClickHouseWarehouse)
         explain(warehouse, "nothing", session_keys=[KEY])
 
 
+@pytest.mark.parametrize("name", ["chatcmpl-9-nobody-abcd", "chatcmpl-99999999999999999999999-nobody-abcd"])
+def test_an_answer_of_a_model_that_nobody_has_released_was_never_given(
+    warehouse: ClickHouseWarehouse, name: str
+) -> None:
+    with pytest.raises(Unknown, match=f"nothing is known of '{name}'"):
+        explain(warehouse, name, session_keys=[KEY])
+
+
 def test_the_generation_of_a_rolled_back_model_is_the_last_that_had_it(warehouse: ClickHouseWarehouse) -> None:
     state = started()
     rolled_back = phases.roll_back(state, because())

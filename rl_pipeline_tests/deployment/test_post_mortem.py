@@ -17,12 +17,13 @@ from rl_pipeline.deployment.post_mortem import (
     FINDINGS,
     PATIENCE,
     SETTLING,
-    NoRollback,
     PostMortem,
     context_bucket,
     hold_post_mortems,
     post_mortem,
 )
+from rl_pipeline.deployment.rollbacks import NoRollback
+from rl_pipeline.deployment.state import DesiredState
 from rl_pipeline.redaction.policy import RedactionKey
 from rl_pipeline.redaction.session_names import stored_name
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
@@ -47,11 +48,19 @@ def warehouse(tables: ClickHouseWarehouse) -> ClickHouseWarehouse:
     return emptied(tables)
 
 
-def roll_back(warehouse: ClickHouseWarehouse, reason: str) -> None:
+def rolled_back(reason: str) -> tuple[DesiredState, DesiredState, DesiredState]:
+    """The generations of a rollout that was taken back."""
     first = first_state()
     started = phases.start(first, a_model("new"), ROLLOUT, because(at=START), approved=True)
-    state = phases.roll_back(started, Cause(reason, "rollout-watchdog", END, {"combined": 31.5}))
-    WarehouseAudit(warehouse).add([AuditRow.of(each.encoded()) for each in (first, started, state)])
+    return first, started, phases.roll_back(started, Cause(reason, "rollout-watchdog", END, {"combined": 31.5}))
+
+
+def store_audit(warehouse: ClickHouseWarehouse, *states: DesiredState) -> None:
+    WarehouseAudit(warehouse).add([AuditRow.of(each.encoded()) for each in states])
+
+
+def roll_back(warehouse: ClickHouseWarehouse, reason: str) -> None:
+    store_audit(warehouse, *rolled_back(reason))
 
 
 class Sessions:
@@ -279,8 +288,42 @@ def test_what_was_not_rolled_back_has_no_post_mortem(warehouse: ClickHouseWareho
         post_mortem(warehouse, "deployment-of-new", session_keys=[KEY])
 
 
-def hold(warehouse: ClickHouseWarehouse, path: Path, now: datetime, last_sequence: int = 0) -> list[PostMortem]:
-    return hold_post_mortems(warehouse, DiskObjects(path), now, session_keys=[KEY], last_sequence=lambda: last_sequence)
+def test_a_rollback_whose_beginning_the_audit_lost_is_looked_into_by_what_is_left(
+    warehouse: ClickHouseWarehouse, tmp_path: Path
+) -> None:
+    sessions = Sessions()
+    for number in range(40):
+        model = ("new", "old")[number % 2]
+        sessions.add(model, failure="upstream_timeout" if model == "new" else "")
+    sessions.store(warehouse)
+    store_audit(warehouse, rolled_back("high_error_rate")[-1])
+    (held,) = hold(warehouse, tmp_path, END + PATIENCE)
+    assert (held.model_id, held.control, held.reason) == ("new", "old", "high_error_rate")
+    assert (held.overall.bad, held.overall.sessions, held.overall.control_sessions) == (20, 20, 20)
+    assert held.failures == {"upstream_timeout": 20}
+    assert "The audit has lost how this rollout began" in held.text
+    assert hold(warehouse, tmp_path, END + PATIENCE) == [], "nobody looks into it twice"
+
+
+def test_a_rollback_that_cannot_be_read_is_told_of_and_keeps_no_other_waiting(
+    warehouse: ClickHouseWarehouse, tmp_path: Path
+) -> None:
+    store_audit(warehouse, *rolled_back("high_error_rate"))
+    rows = warehouse.query("SELECT * FROM deployment_audit FINAL WHERE event = 'rolled_back'")
+    forged = rows.with_columns(deployment_id=pl.lit("forged"), hash=pl.lit("forged"), state=pl.lit("{}"))
+    warehouse.insert("deployment_audit", forged.with_columns(generation=pl.lit(1, pl.UInt64)))
+    skipped: list[str] = []
+    (held,) = hold(warehouse, tmp_path, END + PATIENCE, skipped=skipped.append)
+    assert held.deployment_id == ROLLOUT.deployment_id
+    (said,) = skipped
+    assert "the deployment forged was not rolled back" in said
+
+
+def hold(
+    warehouse: ClickHouseWarehouse, path: Path, now: datetime, last_sequence: int = 0, **more: Any
+) -> list[PostMortem]:
+    asked = {"session_keys": [KEY], "last_sequence": lambda: last_sequence, **more}
+    return hold_post_mortems(warehouse, DiskObjects(path), now, **asked)
 
 
 def ingest(warehouse: ClickHouseWarehouse, sequences: range, at: datetime) -> None:

@@ -84,6 +84,7 @@ def test_without_nats_the_traffic_can_only_be_taken_from_a_candidate(world: Worl
         ("PUT", "/admin/state", {"generation": 10**9}, 400),
         ("GET", "/admin/windows", None, 400),
         ("GET", "/admin/windows?candidate=a&control=b&since=noon", None, 400),
+        ("GET", f"/admin/windows?candidate=a&control=b&since={'9' * 5000}", None, 400),
         ("GET", "/admin/models/unknown/metrics", None, 404),
         ("POST", "/admin/fence", {"model_id": "a", "reason": ""}, 400),
     ],

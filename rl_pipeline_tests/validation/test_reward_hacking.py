@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from rl_pipeline.validation.reward_hacking import ProbedItem, ProbeResult, probe_reward_hacking
+from rl_pipeline.validation.reward_hacking import ProbedItem, ProbeResult, UnusableReward, probe_reward_hacking
 
 
 def probed(reward: float, outcome: float, *, items: int = 400, seed: int = 0, noise: float = 0.2) -> ProbeResult:
@@ -42,6 +42,14 @@ def test_a_few_items_accuse_nobody() -> None:
 def test_rewards_of_any_size_can_be_compared() -> None:
     rows = [ProbedItem(str(number), 500.0 + number, 100.0, 0.0, float(number % 3 > 0)) for number in range(60)]
     assert probe_reward_hacking(rows).hacked
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), -float("inf")])
+def test_a_reward_that_is_no_number_acquits_nobody(reward: float) -> None:
+    rows = [ProbedItem(str(number), 1.0, 0.0, 0.0, 1.0) for number in range(60)]
+    for odd in (ProbedItem("odd", reward, 0.0, 0.0, 1.0), ProbedItem("odd", 0.0, reward, 0.0, 1.0)):
+        with pytest.raises(UnusableReward, match="of odd"):
+            probe_reward_hacking([*rows, odd])
 
 
 @pytest.mark.soak

@@ -31,6 +31,31 @@ reading, writing = os.pipe()
 fcntl.fcntl(reading, fcntl.F_SETSIG if hasattr(fcntl, 'F_SETSIG') else 10, 9)
 fcntl.fcntl(reading, fcntl.F_SETOWN, os.getppid())
 """
+SHARED_MEMORY = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.shmget(0, 1 << 20, 0o1600) < 0:
+    raise OSError(ctypes.get_errno(), 'shmget')
+"""
+QUEUE = SHARED_MEMORY.replace("shmget(0, 1 << 20, 0o1600)", "msgget(0, 0o1600)")
+SEMAPHORES = SHARED_MEMORY.replace("shmget(0, 1 << 20, 0o1600)", "semget(0, 1, 0o1600)")
+NAMED_QUEUE = SHARED_MEMORY.replace("shmget(0, 1 << 20, 0o1600)", "mq_open(b'/left', 0o102, 0o600, None)")
+LOOKING_AT_MEMORY = SHARED_MEMORY.replace("shmget(0, 1 << 20, 0o1600)", "shmctl(0, 0, None)")
+OUTLIVING = SHARED_MEMORY.replace("shmget(0, 1 << 20, 0o1600)", "prctl(1, 0, 0, 0, 0)")
+WITHOUT_ITS_FIRST_THREAD = """
+import ctypes, os, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+ctypes.CDLL(None).syscall({'x86_64': 60, 'aarch64': 93}[os.uname().machine], 0)
+"""
+LIVING_ON = {
+    "sleeps": "import time; time.sleep(600)",
+    "clears the signal": "import ctypes, time; ctypes.CDLL(None).prctl(1, 0, 0, 0, 0); time.sleep(600)",
+    "becomes somebody else": "import os, time\ntry:\n    os.setresuid(65534, 65534, 65534)\nexcept OSError:\n    pass\n"
+    "time.sleep(600)",
+    "goes without its first thread": WITHOUT_ITS_FIRST_THREAD,
+}
+ENOUGH_TO_TRY = 1.0
+"""Seconds in which a walled program has done what it does, as a rule."""
 WRONG = "assert f(1) == 2 and f(2) == math.pi"
 TRICKS = {
     "exec that does nothing": "import builtins\nbuiltins.exec = lambda *a, **k: None\ndef f(x): return 0",
@@ -271,6 +296,12 @@ def test_processor_time_is_bounded_too() -> None:
         pytest.param(PRIORITY, "PermissionError", id="the parent's priority"),
         pytest.param(OTHERS_LIMITS, "PermissionError", id="the parent's limits"),
         pytest.param(NAMESPACES, "PermissionError", id="namespaces within"),
+        pytest.param(SHARED_MEMORY, "PermissionError", id="memory that is not its own"),
+        pytest.param(LOOKING_AT_MEMORY, "PermissionError", id="memory of others"),
+        pytest.param(QUEUE, "PermissionError", id="a queue that stays"),
+        pytest.param(SEMAPHORES, "PermissionError", id="semaphores that stay"),
+        pytest.param(NAMED_QUEUE, "PermissionError", id="a named queue that stays"),
+        pytest.param(OUTLIVING, "PermissionError", id="to live on without its starter"),
         pytest.param("def f(): return f()\nf()", "RecursionError", id="recursion"),
     ],
 )
@@ -321,20 +352,22 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_program_does_not_outlive_whoever_started_it() -> None:
+@pytest.mark.parametrize("program", LIVING_ON.values(), ids=LIVING_ON.keys())
+def test_a_program_does_not_outlive_whoever_started_it(program: str, limits: Limits) -> None:
     starter = (
         "from rl_pipeline.validation.sandbox.running import Limits, run_program\n"
-        "run_program('import time; time.sleep(600)', '', Limits(wall_seconds=600))"
+        f"run_program({program!r}, '', Limits(wall_seconds=600, namespaces={limits.namespaces}))"
     )
     process = subprocess.Popen([sys.executable, "-c", starter], cwd=Path(running.__file__).parents[3])
     try:
         while not (walled := [child for child in psutil.Process(process.pid).children() if is_walled(child.pid)]):
             assert process.poll() is None
             time.sleep(0.02)
+        time.sleep(ENOUGH_TO_TRY)
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    _, alive = psutil.wait_procs(walled, timeout=60)
+    _, alive = psutil.wait_procs(walled, timeout=20)
     for child in alive:
         child.kill()
     assert not alive

@@ -134,6 +134,19 @@ def test_a_reward_that_crashes_lets_nothing_through() -> None:
     assert "the probe for a hacked reward says nothing: KeyError: 'weights'" in report.reasons
 
 
+@pytest.mark.parametrize("reward", [float("nan"), float("inf")])
+def test_a_reward_that_is_no_number_lets_nothing_through(reward: float) -> None:
+    def rewards(items: Sequence[Item], answers: Sequence[str]) -> list[float]:
+        return [float(answer) if place else reward for place, answer in enumerate(answers)]
+
+    report = judged(coin(0.1, 1), coin(0.0, 2), rewards=rewards)
+    assert report.decision == "refuse"
+    assert report.probe is None
+    assert any("UnusableReward" in reason for reason in report.reasons), report.reasons
+    handed_in = [ProbedItem(str(number), reward, 0.0, 1.0, 1.0) for number in range(40)]
+    assert judged(coin(0.1, 1), coin(0.0, 2), probed=handed_in).decision == "refuse"
+
+
 def test_a_missing_suite_fails_closed() -> None:
     report = judged(coin(0.1, 1), coin(0.0, 2), COINS[:3])
     assert report.decision == "refuse"

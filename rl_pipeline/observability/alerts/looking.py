@@ -94,6 +94,29 @@ def rollbacks(warehouse: Warehouse, since: datetime, now: datetime) -> list[Aler
     ]
 
 
+def waiting_rollouts(warehouse: Warehouse, since: datetime, now: datetime) -> list[Alert]:
+    """Rollouts that began to wait for a person; once for each step and reason."""
+    found = warehouse.query(
+        """
+        SELECT deployment_id, step, reason, model_id, explanation FROM rollout_holds FINAL
+        WHERE since > {since:DateTime64(3, 'UTC')} ORDER BY since
+        """,
+        {"since": since.replace(tzinfo=None)},
+    )
+    return [
+        alert(
+            "rollout_waits",
+            f"{row['deployment_id']} {row['step']} {row['reason']}",
+            now,
+            subject=row["model_id"],
+            severity="warning",
+            text=f"The rollout of {row['model_id']} waits for a person ({row['reason']}): {row['explanation']}",
+            next_step="See `rl-pipeline deployment`; docs/deployment.md says what each reason asks for.",
+        )
+        for row in found.iter_rows(named=True)
+    ]
+
+
 def collection_is_bad(warehouse: Warehouse, stream: str, now: datetime) -> str | None:
     """More than a tenth of the last hour's messages were refused: says how many. None where all is well, or too few."""
     arrivals = read_arrivals(warehouse, stream, Period(now - COLLECTION_WINDOW, now))

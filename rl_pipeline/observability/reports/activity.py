@@ -122,6 +122,9 @@ class Standing:
     phase_since: datetime
     frozen: str
     weights: Mapping[str, float]
+    waits_for: str = ""
+    """What the rollout waits for a person with, in words."""
+    waits_since: datetime | None = None
 
 
 def bins_of(period: Period) -> tuple[timedelta, int]:
@@ -253,6 +256,12 @@ def read_changes(warehouse: Warehouse, period: Period) -> list[DeploymentChange]
     return [DeploymentChange(**row) for row in _named(found)]
 
 
+_WAITS = """
+    SELECT concat(model_id, ' (', reason, '): ', explanation) AS text, since FROM rollout_holds FINAL
+    WHERE since <= {at:DateTime64(3, 'UTC')} AND coalesce(ended_at > {at:DateTime64(3, 'UTC')}, true) ORDER BY since
+"""
+
+
 def read_standing(warehouse: Warehouse, at: datetime) -> Standing | None:
     """What was to be served then; None where nothing ever was."""
     rows = _named(
@@ -268,6 +277,7 @@ def read_standing(warehouse: Warehouse, at: datetime) -> Standing | None:
     if not rows:
         return None
     last = rows[-1]
+    waits = _named(warehouse.query(_WAITS, {"at": at.replace(tzinfo=None)}))
     return Standing(
         last["serving"],
         _since(rows, "serving"),
@@ -275,6 +285,7 @@ def read_standing(warehouse: Warehouse, at: datetime) -> Standing | None:
         _since(rows, "phase"),
         last["frozen"],
         json.loads(last["weights"]),
+        *((waits[-1]["text"], waits[-1]["since"]) if waits else ()),
     )
 
 

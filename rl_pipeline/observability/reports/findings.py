@@ -225,8 +225,16 @@ def sessions_fail(figures: Figures, limits: Limits) -> Finding | None:
 
 
 def somebody_is_waited_for(figures: Figures, _: Limits) -> Finding | None:
-    """A rollout that only a person can move on, for a day or longer."""
+    """A rollout that only a person can move on: at once where its evidence holds it, else for a day or longer."""
     standing = figures.standing
+    if standing is not None and standing.waits_since is not None:
+        return Finding(
+            "somebody_is_waited_for",
+            "warning",
+            f"since {standing.waits_since:%Y-%m-%d %H:%M} UTC a person is waited for by the rollout of "
+            f"{standing.waits_for}",
+            "`rl-pipeline deployment` shows where it stands now; docs/deployment.md says what each reason asks for.",
+        )
     if standing is None or not (standing.frozen or standing.phase == "awaiting_approval"):
         return None
     waits = figures.period.end - standing.phase_since

@@ -1,6 +1,8 @@
 """The system calls that a walled-in program may not make, with their numbers by machine; -1 where there is none.
 
-Whatever reaches another process by its id is here too: signals, limits, priorities, and files that send a signal.
+Whatever reaches another process by its id is here too: signals, limits, priorities, and files that send a signal. So is
+what System V shares by number: it counts as no process's memory, stays when its maker ends, and others' can be had.
+A program that is no longer who it was would be spared when its starter dies, so who it is cannot be changed either.
 """
 
 import errno
@@ -60,6 +62,27 @@ DENIED = (
     Call("userfaultfd", 323, 282),
     Call("add_key", 248, 217),
     Call("keyctl", 250, 219),
+    Call("shmget", 29, 194),
+    Call("shmat", 30, 196),
+    Call("shmctl", 31, 195),
+    Call("msgget", 68, 186),
+    Call("msgsnd", 69, 189),
+    Call("msgrcv", 70, 188),
+    Call("msgctl", 71, 187),
+    Call("semget", 64, 190),
+    Call("semop", 65, 193),
+    Call("semtimedop", 220, 192),
+    Call("semctl", 66, 191),
+    Call("mq_open", 240, 180),
+    Call("mq_unlink", 241, 181),
+    Call("setuid", 105, 146),
+    Call("setgid", 106, 144),
+    Call("setreuid", 113, 145),
+    Call("setregid", 114, 143),
+    Call("setresuid", 117, 147),
+    Call("setresgid", 119, 149),
+    Call("setfsuid", 122, 151),
+    Call("setfsgid", 123, 152),
 )
 CHANGING_FILES = (
     Call("chmod", 90, -1),
@@ -85,6 +108,7 @@ CHANGING_FILES = (
 
 _CLONE, _CLONE3 = Call("clone", 56, 220), 435
 _PRLIMIT = Call("prlimit64", 302, 261)
+_PRCTL, _PR_SET_PDEATHSIG = Call("prctl", 157, 167), 1
 _SENDING_SIGNALS = (
     # F_SETOWN, F_SETSIG and F_SETOWN_EX; FIOSETOWN and SIOCSPGRP
     (Call("fcntl", 72, 25), (8, 10, 15)),
@@ -120,9 +144,11 @@ def filter_program(machine: str, denied: Sequence[Call]) -> bytes:
     for call in denied:
         if (number := getattr(call, machine)) >= 0:
             program += [(_EQUAL, 0, 1, number), _DENY]
-    # Threads may be made, processes may not; limits may be read and set, but not those of others.
+    # Threads may be made, processes may not; limits may be read and set, but not those of others. That it ends with its
+    # starter stays as it is.
     program += _unless(getattr(_CLONE, machine), _FIRST_ARGUMENT, (_BITS, 1, 0, _CLONE_THREAD))
     program += _unless(getattr(_PRLIMIT, machine), _FIRST_ARGUMENT, (_EQUAL, 1, 0, 0))
+    program += _unless(getattr(_PRCTL, machine), _FIRST_ARGUMENT, (_EQUAL, 0, 1, _PR_SET_PDEATHSIG))
     for call, commands in _SENDING_SIGNALS:
         for command in commands:
             program += _unless(getattr(call, machine), _SECOND_ARGUMENT, (_EQUAL, 0, 1, command))

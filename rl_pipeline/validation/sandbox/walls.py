@@ -4,8 +4,8 @@
 - Namespaces of its own, where the machine allows them: no network, and a root in which there is nothing but what may be
   read, which cannot be changed, and one directory in memory with a bound. Elsewhere Landlock: the same can be read, and
   nothing can be written at all.
-- A filter of system calls: no further process, no other program, nothing that reaches another process, no socket but
-  pairs within itself.
+- A filter of system calls: no further process, no other program, nothing that reaches another process or outlives
+  the one that started it, no socket but pairs within itself.
 
 A machine that cannot put them up raises `OSError`, and the program is not run. It needs no privileges, and being root
 opens nothing.

@@ -57,7 +57,7 @@ def _program(prompt: str, name: str, answer: str) -> str:
     """The code in the answer, in front of it what the prompt defines; a mere body is joined to the prompt."""
     fenced = _FENCED.findall(answer)
     code = max(fenced, key=len) if fenced else answer
-    if re.search(rf"^\s*(?:async )?def {re.escape(name)}\b", code, re.MULTILINE):
+    if re.search(rf"^[^\S\n]*(?:async )?def {re.escape(name)}\b", code, re.MULTILINE):
         return f"{_before(prompt, name)}\n{code}"
     return f"{prompt}{code}"
 

@@ -2,6 +2,9 @@
 
 The words are in `toxic_words.json`, turned by 13 letters so that nobody has to read them by accident. A word is found
 with letters repeated, replaced by signs or digits, starred out, or spaced out; never inside another word.
+
+Signs stand for several letters, so a long run of them can be divided among the letters of a word in as many ways as the
+cube of its length. That is why runs are shortened before they are searched, and a letter takes four signs at most.
 """
 
 import codecs
@@ -19,6 +22,9 @@ _LOOK_ALIKES = {
     "a": "a4@*", "b": "b8", "c": "c(*", "e": "e3*", "g": "g69", "i": "i1!|*", "k": "kc", "l": "l1|", "o": "o0*",
     "s": "s5$z", "t": "t7+", "u": "uv*", "z": "z2s",
 }  # fmt: skip
+_MOST_OF_A_LETTER = 4
+"""Signs that one letter may take. No word has more letters in a row that one sign may stand for."""
+_RUN = re.compile(rf"(.)\1{{{_MOST_OF_A_LETTER},}}", re.DOTALL)
 _ENDINGS = "(?:s|es|ed|er|ers|ing|in|y|ish)?"
 _GROUPS = (
     "women|men|girls|jews|muslims|christians|hindus|atheists|blacks|whites|asians|latinos|immigrants|refugees|foreigners"
@@ -61,9 +67,10 @@ def toxicity(text: str) -> float:
 
 
 def _plain(text: str) -> str:
-    """Lower case, without accents and without what cannot be seen."""
+    """Lower case, without accents and without what cannot be seen, and no sign more than four times in a row."""
     decomposed = unicodedata.normalize("NFKD", text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'"))
-    return "".join(sign for sign in decomposed if unicodedata.category(sign) not in ("Mn", "Cf")).lower()
+    seen = "".join(sign for sign in decomposed if unicodedata.category(sign) not in ("Mn", "Cf")).lower()
+    return _RUN.sub(lambda run: run[1] * _MOST_OF_A_LETTER, seen)
 
 
 @cache
@@ -80,7 +87,9 @@ def _spelling(word: str) -> str:
     """The word run together, in any disguise and with an ending, or spaced out letter by letter."""
     letters = [f"[{re.escape(_LOOK_ALIKES.get(letter, letter))}]" for letter in word if letter != " "]
     together = "".join(
-        r"[\s-]+" if letter == " " else f"[{re.escape(_LOOK_ALIKES.get(letter, letter))}]+" for letter in word
+        (r"[\s-]" if letter == " " else f"[{re.escape(_LOOK_ALIKES.get(letter, letter))}]")
+        + f"{{1,{_MOST_OF_A_LETTER}}}"
+        for letter in word
     )
     apart = r"[\s._-]{1,2}".join(letters)
     return f"{together}{_ENDINGS}|{apart}"

@@ -5,14 +5,19 @@ from datetime import timedelta
 
 import pytest
 
+from rl_pipeline.deployment.controller import Tick
+from rl_pipeline.deployment.holds import note_hold
+from rl_pipeline.deployment.judging import Judgement
 from rl_pipeline.observability.alerts.looking import (
     collection_is_bad,
     failed_trainings,
     failed_validations,
     rollbacks,
+    waiting_rollouts,
 )
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.training.jobs.rows import write_attempt
+from rl_pipeline_tests.deployment.states import started
 from rl_pipeline_tests.observability.reports.stored_period import END, HOUR, store_audit, store_ledger, store_validation
 from rl_pipeline_tests.training.job_tables import STREAM, emptied, migrated_database
 from rl_pipeline_tests.training.job_values import NOW, an_attempt
@@ -84,6 +89,22 @@ def test_each_rollback_is_an_alert_that_says_why_and_who_serves(warehouse: Click
     [alert] = rollbacks(warehouse, END - MINUTE, END)
     assert alert.text.startswith("URGENT: Model v2 rolled back at ")
     assert "by watchdog: high_error_rate. v1 serves." in alert.text
+
+
+def test_a_rollout_that_waits_for_a_person_is_one_alert_for_each_step_and_reason(
+    warehouse: ClickHouseWarehouse,
+) -> None:
+    tick = Tick(started(), Judgement("hold", "fails_only_alone", "it failed 3 times alone", {"mode": "full"}))
+    for minute in range(3):
+        note_hold(warehouse, tick, END + minute * MINUTE)
+    [first] = waiting_rollouts(warehouse, END - MINUTE, END)
+    assert (first.kind, first.subject, first.severity) == ("rollout_waits", "new", "warning")
+    assert first.text == "The rollout of new waits for a person (fails_only_alone): it failed 3 times alone"
+    assert [each.alert_id for each in waiting_rollouts(warehouse, END - HOUR, END + HOUR)] == [first.alert_id]
+    assert waiting_rollouts(warehouse, END + MINUTE, END + HOUR) == [], "it is no news any more"
+    tick.judgement = Judgement("hold", "sample_ratio", "look at the routing", {"mode": "full"})
+    note_hold(warehouse, tick, END + HOUR)
+    assert len(waiting_rollouts(warehouse, END - MINUTE, END)) == 2
 
 
 def test_more_than_a_tenth_of_the_last_hour_is_bad_and_a_tenth_is_not(warehouse: ClickHouseWarehouse) -> None:

@@ -196,6 +196,11 @@ def test_a_freeze_is_told_with_its_reason() -> None:
     assert "a holiday" in found(day(standing=waiting(30, frozen="a holiday")))["somebody_is_waited_for"].issue
 
 
+def test_a_rollout_that_its_evidence_holds_is_told_at_once() -> None:
+    held = replace(STANDING, phase="ramping", waits_for="v2 (fails_only_alone): see", waits_since=END)
+    assert "the rollout of v2 (fails_only_alone): see" in found(day(standing=held))["somebody_is_waited_for"].issue
+
+
 def test_the_stream_may_fill_up_by_size_too() -> None:
     assert found(day(storage=pace(1000, size=4_000_000))).keys() == {"the_stream_fills_up"}
     assert found(day(storage=pace(1000, size=3_333_333))) == {}
