@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from rl_pipeline.automation.checkpoint_retention import prune_checkpoints
 from rl_pipeline.curation.forgetting import drop_erased
 from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.ingestion.ledger import ERASED_REVISION
@@ -133,7 +134,7 @@ def test_of_a_job_that_has_failed_for_good_nothing_stays_released(
 
 
 def test_what_failed_and_cancelled_jobs_have_left_in_the_store_goes_at_night_and_nothing_else(
-    place: TrainingPlace,
+    place: TrainingPlace, clickhouse_url: str
 ) -> None:
     now = datetime.now(UTC)
     jobs: dict[str, State] = {
@@ -157,9 +158,12 @@ def test_what_failed_and_cancelled_jobs_have_left_in_the_store_goes_at_night_and
         "FROM model_checkpoints FINAL WHERE job_id = 'in-service'"
     )
     write_attempt(place.tables, an_attempt(job_id="stopping", begun=True))
-    for gone in ({"gave-up", "unwanted", "recorded"}, set()):
-        assert set(withdraw_abandoned(place.tables, place.models, MLflowTracker(NOWHERE), now)) == gone
+    resources = place.resources(clickhouse_url)
+    used = {name: resources[name] for name in ("warehouse", "training", "model_objects")}
+    for _ in range(2):
+        assert prune_checkpoints.execute_in_process(resources=used).success
     left = {stored.key.partition("/")[0] for stored in place.models.list()}
     assert left == {"stopping", "in-service", "delivers", "done"}
+    assert withdraw_abandoned(place.tables, place.models, MLflowTracker(NOWHERE), now) == ()
     pruned = place.tables.query("SELECT job_id FROM model_checkpoints FINAL WHERE pruned_at IS NOT NULL")
     assert list(pruned["job_id"]) == ["recorded"]
