@@ -176,6 +176,13 @@ def test_a_job_is_cancelled_unless_it_is_over_or_unknown(client: httpx.Client, t
     assert client.post("/training/soon/cancel", json={"reason": "no"}).status_code == 202
 
 
+@pytest.mark.parametrize("since", ["2026-02-30", "2026-13-01T00:00Z", "yesterday", "0"])
+def test_a_time_that_there_is_not_is_refused_and_not_guessed(client: httpx.Client, since: str) -> None:
+    for path, parameter in (("/jobs", "since"), ("/models", "deployed_since")):
+        refused = client.get(path, params={parameter: since})
+        assert (refused.status_code, refused.json()["code"]) == (422, "invalid_parameter")
+
+
 def test_the_same_idempotency_key_asks_for_the_same_job(client: httpx.Client) -> None:
     headers = {"Idempotency-Key": "deploy-17"}
     first, second = (client.post("/training/start", json={}, headers=headers).json() for _ in range(2))
