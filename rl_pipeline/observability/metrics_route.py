@@ -1,10 +1,14 @@
 """`GET /metrics` for whoever serves HTTP with FastAPI; who may ask is up to the application that includes it."""
 
+from typing import Any
+
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.registry import Collector
 
-_TEXT = {200: {"description": "Figures.", "content": {"text/plain": {"schema": {"type": "string"}}}}}
+_TEXT: dict[int | str, dict[str, Any]] = {
+    200: {"description": "Figures.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+}
 
 
 def metrics_route(collector: Collector) -> APIRouter:

@@ -34,7 +34,7 @@ def test_a_key_of_the_file_is_known_by_its_digest_alone(tmp_path: Path) -> None:
     file.write_text(entry_of(key, "dashboard", ("read",), NOW))
     assert key not in file.read_text()
     holder = Keyring(None, file).holder(key)
-    assert (holder.name, holder.scopes, holder.expires) == ("dashboard", {"read"}, NOW)
+    assert holder == ApiKey("dashboard", digest_of(key), frozenset({"read"}), NOW)
 
 
 @pytest.mark.parametrize("presented", [None, "", "nobodys", "schlüssel", "\udcff", "key "])
