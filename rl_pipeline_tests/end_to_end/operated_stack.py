@@ -42,7 +42,7 @@ class OperatedStack:
     def start(self) -> None:
         """Return when all of it serves."""
         self.stack = RunningStack(self.home, **self.variables)
-        self.stack.wait_for_line("The UI is at", seconds=240)
+        self.stack.wait_for_line("The UI is at", seconds=600)
         self.training = TrainingStack(self.stack)
         self.releases = Releases(self.training)
 
@@ -121,6 +121,10 @@ class Operated:
     def status(self, job: str) -> dict[str, Any]:
         found: dict[str, Any] = self.terminal.curl(lines.STATUS.replace("{job_id}", job)).json
         return found
+
+    def is_taken_in(self, job: str) -> None:
+        """The sensor of requests has made a job of it."""
+        wait_until(lambda: self.status(job)["state"] != "asked", f"the sensor to take in {job}", seconds=200)
 
     def end(self, job: str) -> None:
         """Cancel it, unless it has ended by itself."""

@@ -22,7 +22,7 @@ from rl_pipeline_tests.end_to_end.running_stack import run_command
 from rl_pipeline_tests.end_to_end.terminal import Terminal
 from rl_pipeline_tests.waiting import wait_until
 
-pytestmark = [pytest.mark.curl, pytest.mark.promtool, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.curl, pytest.mark.promtool, pytest.mark.timeout(1500)]
 
 VALIDATION = {"benchmark_passed": True, "safety_checks_passed": True, "performance_regression": False}
 COUNTERS = (
@@ -84,7 +84,7 @@ def test_the_lines_about_trainings_ask_for_them_and_tell_how_they_are(operated: 
 
     for job in (by_http, own_id, manual):
         # A job by now, and no message any more.
-        wait_until(lambda job=job: operated.status(job)["state"] != "asked", f"the sensor of requests to take in {job}")
+        operated.is_taken_in(job)
         by_nats = json.loads(terminal.run(lines.STATUS_BY_NATS.replace("uuid", job)))
         assert by_nats["job_id"] == job
         assert operated.status(job)["requester"] == by_nats["requester"]
@@ -178,7 +178,7 @@ def test_a_stack_that_is_killed_goes_on_where_it_was(operated: Operated) -> None
     assert verified.returncode == 0, verified.stdout
 
     # The job that only the stream knew of is taken in, and every training that ended is reported once.
-    wait_until(lambda: operated.status(job)["state"] != "asked", "the sensor of requests", seconds=200)
+    operated.is_taken_in(job)
     assert operated.status(job)["requester"] == "admin"
     operated.end(job)
     wait_until(lambda: job in stack.reported(), "the report on it", seconds=200)

@@ -13,6 +13,7 @@ from schemathesis import Case, GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 
+from rl_pipeline.service.keys import Scope
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.training.jobs.rows import write_job
 from rl_pipeline_tests.service.running_service import KEY, ServiceProcess, keys_file
@@ -34,7 +35,11 @@ CHECKS = [
 @pytest.fixture(scope="module")
 def stores(stores: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     yesterday = datetime.now(UTC) - timedelta(days=1)
-    keys = ((EXPIRED, ("admin",), yesterday), (READER, ("read",), None), (PROMETHEUS, ("metrics",), None))
+    keys: tuple[tuple[str, tuple[Scope, ...], Any], ...] = (
+        (EXPIRED, ("admin",), yesterday),
+        (READER, ("read",), None),
+        (PROMETHEUS, ("metrics",), None),
+    )
     file = keys_file(tmp_path_factory.mktemp("keys"), *keys)
     return {**stores, "SERVICE_KEYS_FILE": str(file)}
 
