@@ -38,13 +38,15 @@ def service_key(
     days: Annotated[int | None, typer.Option(min=1, help="So many days it counts; else for ever.")] = None,
 ) -> None:
     """Make a key, and say what to add to SERVICE_KEYS_FILE. The key itself is shown this once."""
-    from rl_pipeline.service.keys import SCOPES, entry_of, new_key
+    from rl_pipeline.service.keys import OWN_NAME, SCOPES, entry_of, new_key
 
     chosen = [each for each in SCOPES if each in scope]
     if len(chosen) < len(set(scope)):
         raise PipelineError(f"a scope is one of {', '.join(SCOPES)}: give each with --scope")
     if not name or len(name) > 128 or '"' in name or "\\" in name or not name.isprintable():
         raise PipelineError("a name is at most 128 letters without quotes: name the key after its holder")
+    if name == OWN_NAME:
+        raise PipelineError(f"{OWN_NAME} is the name of AGENTGYM_RL_API_KEY: name the key after its holder")
     key = new_key()
     typer.echo(key, err=True)
     expires = datetime.now(UTC) + timedelta(days=days) if days else None

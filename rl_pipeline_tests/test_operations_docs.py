@@ -42,6 +42,15 @@ def test_every_command_on_a_page_exists(page: str) -> None:
     assert unknown == []
 
 
+@pytest.mark.parametrize("page", [*PAGES, "service.md", "observability.md"])
+def test_every_curl_line_on_a_page_has_the_key_that_its_server_asks_for(page: str) -> None:
+    lines = [line for line in text(page).splitlines() if line.lstrip().startswith("curl ")]
+    asks_service = re.compile(r"AGENTGYM_RL_URL|:8100")
+    asks_admin = re.compile(r"TENSORZERO_BASE_URL/admin")
+    assert [line for line in lines if asks_service.search(line) and "X-API-Key" not in line] == []
+    assert [line for line in lines if asks_admin.search(line) and "Authorization: Bearer" not in line] == []
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_setting_on_a_page_exists(page: str) -> None:
     named = set(re.findall(r"\b((?:[A-Z][A-Z0-9]+_)+[A-Z0-9]+)\b", text(page)))

@@ -23,7 +23,9 @@ def test_a_key_is_shown_once_and_its_entry_is_what_the_file_takes(tmp_path: Path
     assert Keyring(None, file).holder(key).name == "dashboard"
 
 
-@pytest.mark.parametrize("arguments", [["a", "--scope", "everything"], ['a"b', "--scope", "read"]])
+@pytest.mark.parametrize(
+    "arguments", [["a", "--scope", "everything"], ['a"b', "--scope", "read"], ["admin", "--scope", "read"]]
+)
 def test_a_key_that_no_file_could_hold_is_not_made(arguments: list[str]) -> None:
     refused = CliRunner().invoke(app, ["service-key", *arguments])
     assert isinstance(refused.exception, PipelineError)

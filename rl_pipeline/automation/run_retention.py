@@ -2,7 +2,8 @@
 
 The open-source Dagster keeps runs for ever. What is kept beyond the days that are set:
 
-- every run of a training job that is behind a model which was ever deployed, and of those that it was trained from;
+- every run of a training job that is behind a model which was ever deployed, or waits for it however long (an approval,
+  an A/B test), and of those that it was trained from;
 - of every other partition, the newest run of each job that succeeded: it is what the catalogue shows of the partition,
   and the days that a deployed model has learnt from are among them;
 - what has not ended.
@@ -34,11 +35,11 @@ class RetentionConfig(dg.Config):
 
 
 def behind_deployed_models(warehouse: Warehouse) -> set[str]:
-    """The training jobs whose models were ever deployed, and those of the models that these were trained from."""
+    """The training jobs whose models were ever deployed or may still be, and those that these were trained from."""
     found = warehouse.query(
         """
-        SELECT DISTINCT training_job_id AS job FROM model_releases
-        WHERE model_id IN (SELECT model_id FROM deployment_audit)
+        SELECT DISTINCT training_job_id AS job FROM model_releases FINAL
+        WHERE state != 'refused' OR model_id IN (SELECT model_id FROM deployment_audit)
         UNION DISTINCT SELECT job_id AS job FROM model_checkpoints FINAL WHERE deployed
         """
     )

@@ -116,6 +116,8 @@ def announcement_of(row: AuditRow, before: AuditRow | None, place: ServingPlace)
                 "phase": state.phase,
                 "strategy": rollout.strategy if rollout else None,
                 "evidence": change.evidence,
+                # Whoever looks for a rollback in the stream looks for the word.
+                **({"rollback_reason": change.reason} if event == "rolled_back" else {}),
             }
         ),
     )

@@ -26,8 +26,8 @@ from rl_pipeline.observability.metric_families import counted_families, gauge
 from rl_pipeline.observability.metrics_live import ledger_families, machine_families, stream_families
 from rl_pipeline.observability.metrics_models import model_families
 from rl_pipeline.observability.metrics_training import training_families
-from rl_pipeline.stores.stream import Stream
-from rl_pipeline.stores.warehouse import Warehouse
+from rl_pipeline.stores.stream import Stream, StreamUnavailable
+from rl_pipeline.stores.warehouse import Warehouse, WarehouseUnavailable
 
 FRESH_SECONDS = 5.0
 """Scrapes within so long have the same answer, whoever they are of. It must stay below the interval of the scrapes."""
@@ -107,8 +107,13 @@ class PipelineCollector(Collector):
     def _read(self, done: Event) -> None:
         began = self.monotonic()
         try:
+            silent: dict[str, str] = {}
             for group in self._groups:
-                self._refresh(group)
+                # A server that hangs takes its whole patience to say nothing: once a reading is enough.
+                if group.source in silent:
+                    group.is_reachable, group.problem = False, silent[group.source]
+                elif not self._refresh(group):
+                    silent[group.source] = group.problem
             away = {group.source for group in self._groups if not group.is_reachable}
             families = [family for group in self._groups for family in group.families]
             self._told = began, [*families, *self._standing(away, self.monotonic() - began)]
@@ -127,21 +132,24 @@ class PipelineCollector(Collector):
         broken = sum(bool(group.problem) and group.is_reachable for group in self._groups)
         yield gauge("agent_rl_metrics_broken", "Sources whose figures cannot be read: see the log.", (), {(): broken})
 
-    def _refresh(self, group: _Group) -> None:
-        before = group.problem
+    def _refresh(self, group: _Group) -> bool:
+        """Read it anew, if that can be; whether there was an answer, of whatever kind."""
+        before, is_answered = group.problem, True
         try:
             group.families = tuple(group.read())
         except PipelineError as away:
             group.is_reachable, group.problem = False, str(away)
+            is_answered = not isinstance(away, WarehouseUnavailable | StreamUnavailable)
         except Exception as broken:  # noqa: BLE001  # one that cannot be read must not hide the others
             group.is_reachable, group.problem = True, type(broken).__name__
             if group.problem != before:
                 _log.exception("figures of the %s cannot be read, and stay as they are", group.source)
-            return
+            return True
         else:
             group.is_reachable, group.problem = True, ""
         if group.problem and group.problem != before:
             _log.warning("figures of the %s stay as they are: %s", group.source, group.problem)
+        return is_answered
 
 
 class _Once(Generic[T]):

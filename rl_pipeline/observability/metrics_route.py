@@ -1,8 +1,14 @@
-"""`GET /metrics` for whoever serves HTTP with FastAPI. It needs no key: it reads, and holds numbers and no text."""
+"""`GET /metrics` for whoever serves HTTP with FastAPI; who may ask is up to the application that includes it."""
+
+from typing import Any
 
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.registry import Collector
+
+_TEXT: dict[int | str, dict[str, Any]] = {
+    200: {"description": "Figures.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+}
 
 
 def metrics_route(collector: Collector) -> APIRouter:
@@ -10,11 +16,12 @@ def metrics_route(collector: Collector) -> APIRouter:
     registry = CollectorRegistry()
     registry.register(collector)
     ProcessCollector(registry=registry)
-    router = APIRouter()
+    router = APIRouter(tags=["observability"])
 
     # No coroutine: reading waits for the stores, and must not hold up whoever else is served.
-    @router.get("/metrics", tags=["observability"], summary="Figures for Prometheus", response_class=Response)
+    @router.get("/metrics", summary="Figures for Prometheus", response_class=Response, responses=_TEXT)
     def metrics() -> Response:
+        """All figures, in the text format of Prometheus."""
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     return router

@@ -1,5 +1,6 @@
 """How alerts leave, and when something that goes on is one, as a Dagster resource."""
 
+import http.client
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -37,5 +38,5 @@ class AlertsResource(dg.ConfigurableResource[None]):
         except urllib.error.HTTPError as answered:
             answered.close()
             return True
-        except OSError:
+        except (OSError, http.client.HTTPException):  # nobody, or somebody who speaks no HTTP
             return False

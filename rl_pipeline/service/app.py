@@ -13,6 +13,7 @@ from rl_pipeline.contracts import CLAIMED_LIMITS, Feedback, Trajectory
 from rl_pipeline.contracts.training_request import TrainingConfig
 from rl_pipeline.observability.metrics import PipelineCollector
 from rl_pipeline.observability.metrics_route import metrics_route
+from rl_pipeline.service.access import needs
 from rl_pipeline.service.limits import BodyCap, RateLimiter
 from rl_pipeline.service.problems import MEDIA_TYPE, Problem, handle_problems
 from rl_pipeline.service.routers import coordinator, deployments, experience, learning, training
@@ -60,8 +61,7 @@ def build_app(configuration: ServiceConfiguration) -> FastAPI:
         app.include_router(each.router)
     # The same under the prefix that later callers use.
     app.include_router(training.router, prefix=_LATER_PREFIX, include_in_schema=False)
-    # Without a key, as Prometheus asks: numbers, and nobody's text.
-    app.include_router(metrics_route(_collector(configuration)), include_in_schema=False)
+    app.include_router(metrics_route(_collector(configuration)), dependencies=[needs("metrics")])
     handle_problems(app)
     app.add_middleware(BodyCap, most=_LARGEST_REQUEST, larger=_LARGER)
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]  # FastAPI's own way to change it

@@ -57,7 +57,10 @@ class DagsterApi:
     async def terminate(self, run_id: str) -> bool:
         """Ask for the end of a run; whether it was there to be ended. Raises `DagsterUnavailable`."""
         data = await self._ask(_TERMINATE, {"run": run_id})
-        return bool(data["terminateRun"]["__typename"] == "TerminateRunSuccess")
+        try:
+            return bool(data["terminateRun"]["__typename"] == "TerminateRunSuccess")
+        except (KeyError, TypeError) as unexpected:
+            raise self._not_dagster() from unexpected
 
     async def _ask(self, query: str, variables: dict[str, str]) -> dict[str, Any]:
         try:
@@ -69,9 +72,9 @@ class DagsterApi:
             raise DagsterUnavailable(
                 f"Dagster does not answer at {self._url} ({type(away).__name__}): start it, or set DAGSTER_URL"
             ) from away
-        if not isinstance(content, dict) or not content.get("data"):
+        data: dict[str, Any] | None = content.get("data") if isinstance(content, dict) else None
+        if not data or not isinstance(data, dict):
             raise self._not_dagster()
-        data: dict[str, Any] = content["data"]
         return data
 
     def _not_dagster(self) -> DagsterUnavailable:

@@ -76,6 +76,9 @@ async def _checked(check: Check) -> ComponentAnswer:
     except TimeoutError:
         detail = f"no answer within {_PATIENCE_SECONDS:g} s"
         return ComponentAnswer(status="away", latency_ms=None, detail=detail, next_step="see its log, and its load")
+    except Exception as unexpected:  # noqa: BLE001  # what one component does must not hide how the others are
+        detail = f"it cannot be asked: {type(unexpected).__name__}"
+        return ComponentAnswer(status="away", latency_ms=None, detail=detail, next_step="see its log, and its address")
     latency = round(1000 * (time.perf_counter() - began), 1)
     return ComponentAnswer(status="ok", latency_ms=latency, detail=detail, next_step="")
 
@@ -135,6 +138,8 @@ def gateway_check(http: aiohttp.ClientSession, addresses: list[str]) -> Check:
                 raise ComponentPoorly(
                     f"the gateway at {address} is {told.get('status') or status}: see GET /health there"
                 )
+        if not addresses:
+            raise ComponentAway("there is no gateway to ask: set TENSORZERO_BASE_URL")
         return f"{len(addresses)} answer" if len(addresses) > 1 else "it answers"
 
     return ask

@@ -6,6 +6,7 @@ A key is 256 random bits, so a plain SHA-256 of it can be turned back by nobody,
 import hashlib
 import hmac
 import logging
+import math
 import secrets
 import tomllib
 from collections.abc import Iterable
@@ -21,6 +22,8 @@ Scope = Literal["read", "traces", "feedback", "collect", "train", "deploy", "met
 results. `train`: start and cancel. `deploy`: approve, promote, roll back. `metrics`: for Prometheus. `admin`: all."""
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
+OWN_NAME = "admin"
+"""Of the key that stands in no file. Rates and audits go by names: nobody else may be called so."""
 _PREFIX = "rlp_"
 
 _log = logging.getLogger(__name__)
@@ -86,7 +89,7 @@ class Keyring:
     def __init__(self, own: str | None, file: Path | None) -> None:
         """Raises `InvalidKeyFile`; where there is no key at all too, because a service that nobody may ask is a
         mistake."""
-        self._own = (ApiKey("admin", digest_of(own), frozenset({"admin"})),) if own else ()
+        self._own = (ApiKey(OWN_NAME, digest_of(own), frozenset({"admin"})),) if own else ()
         self._file = file
         self._seen = _stamp(file)
         self._keys = (*self._own, *(read_keys(file) if file else ()))
@@ -124,14 +127,15 @@ def read_keys(file: Path) -> list[ApiKey]:
     """The keys of a TOML file. Raises `InvalidKeyFile`, which shows nothing of its content."""
     try:
         tables = tomllib.loads(file.read_text()).get("keys", [])
-    except (OSError, ValueError) as unreadable:
+    except (OSError, ValueError, RecursionError) as unreadable:
         why = unreadable.strerror if isinstance(unreadable, OSError) else "it is no TOML"
         raise InvalidKeyFile(f"{file} cannot be read ({why}): make it with `rl-pipeline service-key`") from None
     if not isinstance(tables, list):
         raise InvalidKeyFile(f"{file} has no list of keys: begin each with [[keys]]")
     keys = [_key(file, number, table) for number, table in enumerate(tables, start=1)]
-    if len({key.name for key in keys}) < len(keys):
-        raise InvalidKeyFile(f"{file} has two keys of one name: name each after its holder")
+    names = [key.name for key in keys]
+    if len({*names, OWN_NAME}) <= len(names):
+        raise InvalidKeyFile(f"{file} has two keys of one name, or one called {OWN_NAME}: name each after its holder")
     return keys
 
 
@@ -148,11 +152,11 @@ def _key(file: Path, number: int, table: Any) -> ApiKey:
         raise wrong("name it after its holder")
     if not isinstance(digest, str) or not _is_digest(digest):
         raise wrong("sha256 is 64 hexadecimal digits, as `rl-pipeline service-key` prints them")
-    if not isinstance(scopes, list) or not scopes or not set(scopes) <= set(SCOPES):
+    if not isinstance(scopes, list) or not scopes or not all(scope in SCOPES for scope in scopes):
         raise wrong(f"its scopes are some of {', '.join(SCOPES)}")
     if expires is not None and not (isinstance(expires, datetime) and expires.tzinfo):
         raise wrong("expires is a time with its zone, such as 2027-01-31T00:00:00Z")
-    if rate is not None and not (isinstance(rate, int | float) and rate > 0):
+    if rate is not None and not (isinstance(rate, int | float) and 0 < rate < math.inf):
         raise wrong("requests_per_second is a number above 0")
     return ApiKey(name, bytes.fromhex(digest), frozenset(scopes), expires, rate)
 

@@ -22,6 +22,7 @@ from rl_pipeline.rewards.integrator import InvalidTaskResult
 from rl_pipeline.service.dagster_api import DagsterUnavailable
 from rl_pipeline.service.keys import KeyExpired, KeyRefused, ScopeMissing
 from rl_pipeline.service.limits import BodyTooLarge, TooManyRequests
+from rl_pipeline.service.routers.parameters import NoSuchDate
 from rl_pipeline.service.training_desk import JobIdTaken, JobOver
 from rl_pipeline.stores.objects import ObjectsUnavailable
 from rl_pipeline.stores.stream import PublishRefused, StreamDenied, StreamMissing, StreamUnavailable
@@ -76,6 +77,7 @@ _KNOWN: Mapping[type[PipelineError], tuple[int, str, str]] = {
     RecordBusy: (409, "record_busy", "Others change the deployment"),
     BodyTooLarge: (413, "too_large", "The request is too large"),
     UnclearSentence: (422, "unclear_sentence", "The sentence is not understood"),
+    NoSuchDate: (422, "invalid_parameter", "A parameter is wrong"),
     InvalidTaskResult: (422, "invalid_task_result", "The result gives no reward"),
     PublishRefused: (422, "publish_refused", "The stream does not take the message"),
     SensitiveKey: (422, "sensitive_key", "The name of a field is sensitive"),

@@ -6,6 +6,7 @@ and where it was asked about just before, nobody waits for the warehouse.
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,8 @@ _FRESH_SECONDS = 0.5
 _USABLE_SECONDS = 3.0
 _MOST_REMEMBERED = 10_000
 _MOST_AT_ONCE = 500
+_log = logging.getLogger(__name__)
+
 _ENDED: tuple[JobStatus, ...] = ("completed", "failed", "cancelled")
 
 
@@ -158,6 +161,10 @@ class TrainingDesk:
         self._remembered.pop(job_id, None)
         if before.job is None and not fell_back:
             self._news.hear(request)
+        if before.request is None:
+            _log.info(
+                "a training was asked for, sent by %s", "outbox" if fell_back else "NATS", extra={"job_id": job_id}
+            )
         told = announcement(before.next_name, request.training_config.dataset.sample_size)
         if before.request is not None:
             told = f"{job_id} was asked for before: nothing more is started"
@@ -182,6 +189,7 @@ class TrainingDesk:
         asked = {"training_job_id": job_id, "timestamp": self._clock(), "requester": by, "reason": reason}
         fell_back = await self._send(outgoing_message(validated(TrainingCancel, asked)), job_id)
         self._remembered.pop(job_id, None)
+        _log.info("%s asked to cancel it, sent by %s", by, "outbox" if fell_back else "NATS", extra={"job_id": job_id})
         state = f"it is {job.state}" if job else "it is not accepted yet"
         if not fell_back:
             return CancelAnswer(

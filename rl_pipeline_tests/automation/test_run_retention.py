@@ -103,6 +103,7 @@ def test_what_is_behind_a_deployed_model_goes_back_to_all_that_it_was_trained_fr
 ) -> None:
     now = datetime.now(UTC)
     made = [("grand", "base"), ("parent", "s3://m/grand"), ("child", "s3://m/parent"), ("aside", "s3://m/grand")]
+    made += [("waits", "base"), ("never released", "base")]
     rows = [
         {
             "id": job,
@@ -116,11 +117,11 @@ def test_what_is_behind_a_deployed_model_goes_back_to_all_that_it_was_trained_fr
     ]
     warehouse.insert("model_checkpoints", pl.DataFrame(rows))
     released = [
-        {"training_job_id": job, "number": number, "model_id": f"v{number}", "state": "started"}
-        for number, job in ((1, "child"), (2, "aside"))
+        {"training_job_id": job, "number": number, "model_id": f"v{number}", "state": state}
+        for number, job, state in ((1, "child", "refused"), (2, "aside", "refused"), (3, "waits", "waiting"))
     ]
     stamped = pl.DataFrame(released).with_columns(released_at=pl.lit(now), changed_at=pl.lit(now), version=pl.lit(1))
     warehouse.insert("model_releases", stamped)
-    assert behind_deployed_models(warehouse) == set()
+    assert behind_deployed_models(warehouse) == {"waits"}, "somebody may approve it yet"
     store_audit(warehouse, {"at": now, "serving": "v1", "event": "rolled_back"})
-    assert behind_deployed_models(warehouse) == {"child", "parent", "grand"}
+    assert behind_deployed_models(warehouse) == {"child", "parent", "grand", "waits"}

@@ -1,6 +1,7 @@
 """The configuration of Prometheus and Alertmanager, by their own tools, and that nothing in it leads nowhere."""
 
 import re
+import shutil
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -45,8 +46,10 @@ def alerts() -> list[dict[str, Any]]:
 
 
 @pytest.mark.promtool
-def test_prometheus_takes_the_configuration_and_its_rules() -> None:
-    outcome = run("promtool", "check", "config", "prometheus/prometheus.yml")
+def test_prometheus_takes_the_configuration_and_its_rules(tmp_path: Path) -> None:
+    shutil.copytree(DEPLOY / "prometheus", tmp_path / "prometheus")
+    (tmp_path / "prometheus" / "service-api.key").write_text("the key that the service has given to Prometheus")
+    outcome = run("promtool", "check", "config", "prometheus/prometheus.yml", directory=tmp_path)
     assert outcome.returncode == 0, outcome.stderr
     assert "2 rule files found" in outcome.stdout + outcome.stderr
 

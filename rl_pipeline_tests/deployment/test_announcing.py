@@ -54,6 +54,7 @@ def test_a_rollback_is_told_with_its_reason_its_evidence_and_who_serves_again() 
     message = told(state, ramped)
     metadata = message.metadata
     assert (metadata.event, metadata.reason, metadata.previous_model) == ("rolled_back", "high_error_rate", "old")
+    assert (metadata.model_extra or {})["rollback_reason"] == "high_error_rate", "it is found by the word"
     assert (message.deployment_config.traffic_percentage, message.training_job_id) == (0, "job-of-new")
     extra = metadata.model_extra or {}
     assert (extra["evidence"], extra["changed_by"], extra["generation"]) == ({"errors": 8}, "rollout-watchdog", 4)

@@ -93,7 +93,7 @@ class RunningStack:
     def interrupt(self) -> int:
         """Ctrl-C, and the exit code."""
         self.process.send_signal(signal.SIGINT)
-        code = self.process.wait(60)
+        code = self.process.wait(120)
         self._reader.join(10)
         return code
 

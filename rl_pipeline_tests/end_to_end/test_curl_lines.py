@@ -17,6 +17,8 @@ from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.stores.jetstream_desired_state import JetStreamDesiredStates
+from rl_pipeline_tests.end_to_end.specified_lines import CURRENT, METRICS, REGISTER, ROLL_BACK, SPLIT
+from rl_pipeline_tests.end_to_end.specified_lines import GATEWAY_HEALTH as HEALTH
 from rl_pipeline_tests.serving.commanded_gateway import CommandedGateway
 from rl_pipeline_tests.serving.running_gateway import TOKEN
 from rl_pipeline_tests.serving.states import model_at, ramping, sessions_at, steady
@@ -27,24 +29,6 @@ pytestmark = pytest.mark.curl
 
 ADDRESS = "http://tensorzero-gateway:3000"
 
-REGISTER = """curl -X POST http://tensorzero-gateway:3000/admin/models \\
-  -H "Content-Type: application/json" \\
-  -d '{
-    "model_id": "agent-zero-rl-v2.3",
-    "base_model": "qwen2.5-32b-instruct",
-    "checkpoint_path": "s3://pmoves-models/rl-checkpoints/..."
-  }'"""
-SPLIT = """curl -X PUT http://tensorzero-gateway:3000/admin/traffic \\
-  -H "Content-Type: application/json" \\
-  -d '{
-    "model_id": "agent-zero-rl-v2.3",
-    "traffic_percentage": 50
-  }'"""
-METRICS = "curl http://tensorzero-gateway:3000/admin/models/agent-zero-rl-v2.3/metrics"
-ROLL_BACK = """curl -X PUT http://tensorzero-gateway:3000/admin/traffic \\
-  -d '{"model_id": "agent-zero-rl-v2.3", "traffic_percentage": 100}'"""
-HEALTH = "curl http://tensorzero-gateway:3000/health"
-CURRENT = "curl http://tensorzero-gateway:3000/admin/models/current/metrics"
 PROMETHEUS = "curl http://tensorzero-gateway:3000/metrics"
 
 BEFORE, MODEL, AFTER = "agent-zero-rl-v2.2", "agent-zero-rl-v2.3", "agent-zero-rl-v2.4"

@@ -103,15 +103,16 @@ def running_prometheus(
     *,
     alertmanager: str | None = None,
     shorter: Callable[[str], str] = lambda rules: rules,
+    key: str = "",
 ) -> Iterator[Prometheus]:
     """The configuration of deploy/prometheus with other addresses and a scrape every five seconds.
 
-    `shorter` changes the text of the rules, where a test cannot wait as long as they do.
+    `shorter` changes the text of the rules, where a test cannot wait as long as they do. `key` is the service's.
     """
     configuration = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
     configuration["global"] = {"scrape_interval": "5s", "scrape_timeout": "5s", "evaluation_interval": "1s"}
     configuration["scrape_configs"] = [
-        {"job_name": job["job_name"], "static_configs": [{"targets": targets[job["job_name"]]}]}
+        {**job, "static_configs": [{"targets": targets[job["job_name"]]}]}
         for job in configuration["scrape_configs"]
         if job["job_name"] in targets
     ]
@@ -121,6 +122,7 @@ def running_prometheus(
     (directory / "rules").mkdir(parents=True)
     for rules in (DEPLOY / "prometheus" / "rules").glob("*.yml"):
         (directory / "rules" / rules.name).write_text(shorter(rules.read_text()))
+    (directory / "service-api.key").write_text(key)
     (directory / "prometheus.yml").write_text(yaml.safe_dump(configuration))
     port = free_port()
     command = [

@@ -91,6 +91,21 @@ def test_while_the_warehouse_is_away_its_last_figures_stand(tables: ClickHouseWa
     assert told(source)["agent_rl_warehouse_reachable"] == 1
 
 
+def test_a_warehouse_that_is_silent_is_asked_once_for_all_of_its_figures() -> None:
+    asked = []
+
+    class Silent:
+        """Takes its whole patience to say nothing, each time."""
+
+        def query(self, *_: Any) -> Any:
+            asked.append(1)
+            raise WarehouseUnavailable("ClickHouse does not answer: start it")
+
+    figures = told(collector(Silent))
+    assert figures["agent_rl_warehouse_reachable"] == 0
+    assert len(asked) == 1
+
+
 def test_a_scrape_does_not_wait_for_a_store_that_is_slow(tables: ClickHouseWarehouse) -> None:
     answers = Event()
 

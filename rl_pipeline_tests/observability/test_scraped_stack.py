@@ -5,13 +5,17 @@ The tests of alerts bring their causes about in the real components, and make th
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from rl_pipeline.embedded.nats_server import NatsServer, running_nats_server
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline_tests.deployment.release_place import FIRST
+from rl_pipeline_tests.end_to_end.specified_lines import PROMQL
+from rl_pipeline_tests.fixtures.clickhouse import ClickHouseFront
 from rl_pipeline_tests.observability.filled_stack import CANDIDATE, FilledStack, fill, stack
 from rl_pipeline_tests.observability.scraping import (
     DEPLOY,
@@ -31,25 +35,40 @@ PANELS = [
     for panel in json.loads(page.read_text())["panels"]
     for target in panel.get("targets", ())
 ]
-# What S1 writes, as it is written there.
-QUERIES = (
-    "rate(agent_rl_trajectories_collected_total[5m]) * 60",
-    "avg_over_time(agent_rl_trajectory_reward[1h])",
-    'sum(rate(agent_rl_training_jobs_total{status="completed"}[24h])) / sum(rate(agent_rl_training_jobs_total[24h]))',
-    'agent_rl_model_reward_mean{model_version=~".*"}',
-    "rate(agent_rl_model_errors_total[5m])",
-    "sum(increase(agent_rl_trajectories_collected_total[24h]))",
-    "agent_rl_model_reward_mean",
+CAUSED = (
+    "TrainingFailsInARow",
+    "ModelValidationFailed",
+    "DeploymentRolledBack",
+    "RolloutRefused",
+    "CollectionErrors",
 )
-CAUSED = ("TrainingFailsInARow", "ModelValidationFailed", "DeploymentRolledBack", "CollectionErrors")
+
+
+class OwnClickHouse:
+    """A server that a test may kill, and start again at its address."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._front = ClickHouseFront(directory)
+        self.url = self._front.url
+
+    def kill(self) -> None:
+        self._front.release()
+
+    def start(self) -> None:
+        self._front = ClickHouseFront(self._directory, self._front.port)
+
+    def close(self) -> None:
+        self._front.release()
 
 
 @dataclass
 class Scraped:
-    """A stack, its own NATS, and the Prometheus that looks at it."""
+    """A stack, its own servers, and the Prometheus that looks at it."""
 
     stack: FilledStack
     nats: NatsServer
+    clickhouse: OwnClickHouse
     prometheus: Prometheus
 
     def fires(self, alert: str, since: float) -> None:
@@ -67,11 +86,12 @@ class Scraped:
 
 
 @pytest.fixture(scope="module")
-def scraped(clickhouse_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
     """Prometheus has looked before anything happened, while it did, and afterwards."""
     with (
         running_nats_server(tmp_path_factory.mktemp("nats"), sync_always=False) as nats,
-        stack(nats.url, clickhouse_url, tmp_path_factory.mktemp("stack")) as made,
+        closing(OwnClickHouse(tmp_path_factory.mktemp("clickhouse"))) as clickhouse,
+        stack(nats.url, clickhouse.url, tmp_path_factory.mktemp("stack")) as made,
         JetStream.connect(nats.url, connect_seconds=1.0, patience_seconds=1.0) as messages,
         served(made.collector(lambda: messages)) as service,
         running_prometheus(
@@ -83,7 +103,7 @@ def scraped(clickhouse_url: str, tmp_path_factory: pytest.TempPathFactory) -> It
         prometheus.look_again()
         fill(made)
         prometheus.comes_to("agent_rl_training_loss", 0.75)
-        yield Scraped(made, nats, prometheus)
+        yield Scraped(made, nats, clickhouse, prometheus)
 
 
 def test_the_figures_of_collection_are_those_of_the_tables(scraped: Scraped) -> None:
@@ -147,7 +167,22 @@ def test_the_figures_of_deployment_are_those_of_the_audit(scraped: Scraped) -> N
     comes_to('agent_rl_model_validations_total{decision="refuse"}', 1)
 
 
-@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize(
+    ("name", "bounds"),
+    [
+        ("agent_rl_trajectory_reward", (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)),
+        ("agent_rl_trajectory_length", (1, 3, 5, 10, 20, 50)),
+        ("agent_rl_training_duration_seconds", (300, 600, 1800, 3600, 7200, 14400)),
+    ],
+)
+def test_histograms_have_the_buckets_of_the_specification(
+    scraped: Scraped, name: str, bounds: tuple[float, ...]
+) -> None:
+    found = {float(labels["le"]) for labels, _ in scraped.prometheus.query(f"{name}_bucket")}
+    assert found == {*bounds, float("inf")}
+
+
+@pytest.mark.parametrize("query", PROMQL)
 def test_every_query_of_the_specification_has_an_answer(scraped: Scraped, query: str) -> None:
     found = wait_until(lambda: scraped.prometheus.query(query), query)
     assert all(value == value for _, value in found), "no answer is not a number"  # noqa: PLR0124
@@ -191,6 +226,9 @@ def test_each_alert_fires_while_its_cause_is_there_and_clears_when_it_is_gone(sc
     made.train("fails-3", fails=True)
     made.validate("fails-3", passes=False)
     made.place.commands().roll_back("a test of the alert")
+    made.place.release("job-6", needs_approval=True)
+    wait_until(lambda: made.place.look() and made.place.state().phase == "awaiting_approval", "a candidate that waits")
+    made.place.commands().abort("a test of the alert")
     made.publish_raw(*[b"no JSON"] * 5)
     made.publish(5)
     made.ingest()
@@ -209,3 +247,17 @@ def test_the_loss_of_nats_raises_an_alert_that_clears_when_it_is_back(scraped: S
     assert scraped.prometheus.value("sum(agent_rl_trajectories_collected_total)") >= 40
     scraped.nats.start()
     scraped.clears("NatsUnreachable")
+
+
+def test_the_loss_of_the_warehouse_raises_an_alert_that_clears_when_it_is_back(scraped: Scraped) -> None:
+    collected = "sum(agent_rl_trajectories_collected_total)"
+    before, known = scraped.prometheus.value("time()"), scraped.prometheus.value(collected)
+    scraped.clickhouse.kill()
+    scraped.fires("WarehouseUnreachable", before)
+    assert "NatsUnreachable" not in scraped.prometheus.firing(), "its figures do not wait for the warehouse's"
+    assert scraped.prometheus.value(collected) == known, "the last figures stand"
+    scraped.clickhouse.start()
+    scraped.clears("WarehouseUnreachable")
+    scraped.stack.publish(1)
+    scraped.stack.ingest()
+    scraped.prometheus.comes_to(collected, known + 1)

@@ -13,6 +13,8 @@ from rl_pipeline.embedded.nats_server import NatsServer
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.stores.jetstream import JetStream
 from rl_pipeline.training.jobs.rows import write_attempt, write_job
+from rl_pipeline_tests.end_to_end.specified_lines import DEPLOYED_SINCE as DEPLOYED
+from rl_pipeline_tests.end_to_end.specified_lines import HEALTH, HISTORY, MODELS, START, STATUS, WEEK
 from rl_pipeline_tests.service.running_service import Shell
 from rl_pipeline_tests.training.job_tables import emptied
 from rl_pipeline_tests.training.job_values import a_job, an_attempt
@@ -20,15 +22,6 @@ from rl_pipeline_tests.waiting import wait_until
 
 pytestmark = pytest.mark.curl
 
-HEALTH = "curl http://agentgym-rl:8100/health"
-START = """curl -X POST http://agentgym-rl:8100/training/start \\
-  -H "Content-Type: application/json" \\
-  -d @training_config.json"""
-STATUS = "curl http://agentgym-rl:8100/training/{job_id}/status"
-MODELS = "curl http://agentgym-rl:8100/models"
-HISTORY = "curl 'http://agentgym-rl:8100/jobs?status=completed&limit=10'"
-WEEK = "curl 'http://agentgym-rl:8100/jobs?status=completed&since=7d'"
-DEPLOYED = "curl 'http://agentgym-rl:8100/models?deployed_since=7d'"
 QUERY = "agent.rl.training.status.request"
 
 

@@ -34,7 +34,7 @@ def test_a_key_of_the_file_is_known_by_its_digest_alone(tmp_path: Path) -> None:
     file.write_text(entry_of(key, "dashboard", ("read",), NOW))
     assert key not in file.read_text()
     holder = Keyring(None, file).holder(key)
-    assert (holder.name, holder.scopes, holder.expires) == ("dashboard", {"read"}, NOW)
+    assert holder == ApiKey("dashboard", digest_of(key), frozenset({"read"}), NOW)
 
 
 @pytest.mark.parametrize("presented", [None, "", "nobodys", "schlüssel", "\udcff", "key "])
@@ -69,7 +69,12 @@ def test_a_key_counts_until_its_end() -> None:
         (f"[[keys]]\nname = 'a'\nsha256 = '{DIGEST}'\nscopes = ['read']\nexpires = 2026-01-01T00:00:00", "its zone"),
         (f"[[keys]]\nname = 'a'\nsha256 = '{DIGEST}'\nscopes = ['read']\nrequests_per_second = 0", "above 0"),
         (f"[[keys]]\nname = 'a'\nsha256 = '{DIGEST}'\nscopes = ['read']\n" * 2, "two keys of one name"),
+        (f"[[keys]]\nname = 'a'\nsha256 = '{DIGEST}'\nscopes = [['read']]", "its scopes are some of"),
+        (f"[[keys]]\nname = 'a'\nsha256 = '{DIGEST}'\nscopes = [{{a = 1}}]", "its scopes are some of"),
+        (f"[[keys]]\nname = 'a'\nsha256 = '{DIGEST}'\nscopes = ['read']\nrequests_per_second = inf", "above 0"),
+        (f"[[keys]]\nname = 'admin'\nsha256 = '{DIGEST}'\nscopes = ['read']", "called admin"),
         ("this is no TOML", "it is no TOML"),
+        ("keys = " + "[" * 3000, "it is no TOML"),
     ],
 )
 def test_a_file_that_is_wrong_says_what_is_wrong_about_it(tmp_path: Path, content: str, says: str) -> None:

@@ -13,6 +13,7 @@ from schemathesis import Case, GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 
+from rl_pipeline.service.keys import Scope
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.training.jobs.rows import write_job
 from rl_pipeline_tests.service.running_service import KEY, ServiceProcess, keys_file
@@ -20,7 +21,7 @@ from rl_pipeline_tests.training.job_values import a_job
 from rl_pipeline_tests.waiting import wait_until
 
 EXAMPLES = 200 if os.environ.get("RL_PIPELINE_SOAK") else 6
-EXPIRED, READER = "the-key-that-has-expired", "the-key-that-may-only-read"
+EXPIRED, READER, PROMETHEUS = "the-key-that-has-expired", "the-key-that-may-only-read", "the-key-of-prometheus"
 CHECKS = [
     not_a_server_error,
     checks.status_code_conformance,
@@ -34,7 +35,12 @@ CHECKS = [
 @pytest.fixture(scope="module")
 def stores(stores: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     yesterday = datetime.now(UTC) - timedelta(days=1)
-    file = keys_file(tmp_path_factory.mktemp("keys"), (EXPIRED, ("admin",), yesterday), (READER, ("read",), None))
+    keys: tuple[tuple[str, tuple[Scope, ...], Any], ...] = (
+        (EXPIRED, ("admin",), yesterday),
+        (READER, ("read",), None),
+        (PROMETHEUS, ("metrics",), None),
+    )
+    file = keys_file(tmp_path_factory.mktemp("keys"), *keys)
     return {**stores, "SERVICE_KEYS_FILE": str(file)}
 
 
@@ -96,6 +102,14 @@ def test_a_key_that_may_only_read_changes_nothing(service: ServiceProcess) -> No
         assert refused == {"scope_missing"}
         assert client.get("/jobs").status_code == 200
         assert client.get("/trajectories/trajectory-1").json()["code"] == "scope_missing"
+
+
+def test_the_key_of_prometheus_reads_figures_and_nothing_else(service: ServiceProcess) -> None:
+    with httpx.Client(base_url=service.url, headers={"Authorization": f"Bearer {PROMETHEUS}"}, timeout=60) as client:
+        told = {client.request(method, path).status_code: path for method, path in operations(service)}
+        assert told.pop(200) == "/metrics"
+        assert set(told) == {403}
+        assert client.get("/metrics", headers={"Authorization": f"Bearer {READER}"}).status_code == 403
 
 
 def test_the_later_prefix_has_the_same_routes(service: ServiceProcess) -> None:

@@ -16,7 +16,8 @@ def draw(chart: Chart) -> str:
     known = [value for series in chart.series for value in series.values if value is not None]
     if not known:
         return "<p>No values.</p>"
-    low, high = (0.0, max(known)) if chart.kind == "bars" else (min(known), max(known))
+    # Bars stand on 0, also where all of them are.
+    low, high = (0.0, max(known) or 1.0) if chart.kind == "bars" else (min(known), max(known))
     ticks = _ticks(low, high)
     scale = _Scale(ticks[0], ticks[-1], max(len(chart.labels), 1))
     drawn = [*_grid(ticks, scale), *_labels(chart.labels, scale)]

@@ -83,7 +83,8 @@ def read_outcomes(warehouse: Warehouse, stream: str, period: Period, base: Perio
     """Every goal, in the specification's order."""
     now = read_estimates(warehouse, stream, period)
     before = read_estimates(warehouse, stream, base) if base else {}
-    overlapping = base is None or period.overlaps(base)
+    # What came before its base, or within it, cannot have become better than it.
+    is_over = base is not None and base.end <= period.start
     outcomes = []
     for goal in GOALS:
         change = Change(before.get(goal.name, Estimate()), now.get(goal.name, Estimate()))
@@ -91,7 +92,7 @@ def read_outcomes(warehouse: Warehouse, stream: str, period: Period, base: Perio
             which = "in this period" if change.now.mean is None else "in the base period"
             note = goal.unknown if goal.name == "tickets" else f"{goal.unknown} {which}"
         else:
-            note = "the base period is not over" if overlapping else ""
+            note = "" if is_over else "the base period is not over"
         outcomes.append(Outcome(goal, change, note))
     return outcomes
 

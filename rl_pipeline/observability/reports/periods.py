@@ -25,10 +25,6 @@ class Period:
         """As long, and just before it."""
         return Period(self.start - self.length, self.start)
 
-    def overlaps(self, other: "Period") -> bool:
-        """Whether they share a moment."""
-        return self.start < other.end and other.start < self.end
-
     def parameters(self) -> dict[str, Any]:
         """For queries: `start` and `end`. ClickHouse's parameters take UTC without saying so."""
         return {"start": self.start.replace(tzinfo=None), "end": self.end.replace(tzinfo=None)}

@@ -51,12 +51,12 @@ class EndedTraining:
         rows.append(("GPU hours", f"{self.usage.gpu_hours:.2f}"))
         rows.append(("CPU hours", f"{self.usage.cpu_hours:.2f}"))
         tried = [
-            (one.number, one.starts_from, one.outcome or "open", one.failure_code or "", one.message, one.changes)
+            (one.number, one.starts_from, one.outcome or "open", one.failure_code or "", one.message, _changed(one))
             for one in self.attempts
         ]
         parts: list[Part] = [table(("", ""), rows)]
         if self.usage.untold:
-            parts.append(Paragraph(f"{self.usage.untold} attempts ended before they could tell their cost."))
+            parts.append(Paragraph(f"Attempts that ended before they could tell their cost: {self.usage.untold}."))
         sections = [Section("What came of it", tuple(parts))]
         if tried:
             headers = ("attempt", "from", "outcome", "failure", "message", "changed")
@@ -68,9 +68,14 @@ class EndedTraining:
     def _lead(self) -> str:
         report = self.report
         return (
-            f"It is {report.state} after {report.duration_hours:.2f} h and {report.attempts} attempts; validation: "
+            f"State: {report.state}; attempts: {report.attempts}, in {report.duration_hours:.2f} h; validation: "
             f"{report.validation}; deployment: {report.deployment}."
         )
+
+
+def _changed(attempt: Attempt) -> str:
+    """What this attempt did otherwise than the one before it."""
+    return attempt.changes if attempt.changes not in ("", "{}") else "nothing"
 
 
 def ended_training(warehouse: Warehouse, objects: Objects, job_id: str) -> EndedTraining:

@@ -1,6 +1,7 @@
 """Models in service: how they stand, and what a person can order. Whose order it was is recorded."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Annotated
 
@@ -19,6 +20,8 @@ from rl_pipeline.service.routers.bodies import Order, Promotion, Why
 from rl_pipeline.service.service import Service
 
 router = APIRouter(prefix="/deployments", tags=["deployments"])
+
+_log = logging.getLogger(__name__)
 
 
 @router.get("/current", response_model=DeploymentAnswer, dependencies=[needs("read")])
@@ -97,7 +100,12 @@ async def _ordered(service: Service, key: ApiKey, order: Callable[[Commands], De
         with service.configuration.open_desk() as desk:
             return order(Commands(desk, f"{key.name} by the service", service.now()))
 
-    return answered(_answer(await asyncio.to_thread(carry_out)))
+    state = await asyncio.to_thread(carry_out)
+    about = {"generation": state.generation, "model_id": state.change.model_id}
+    if state.rollout:
+        about["deployment_id"] = state.rollout.deployment_id
+    _log.info("%s ordered it: %s", key.name, state.change.event, extra=about)
+    return answered(_answer(state))
 
 
 def _answer(state: DesiredState) -> DeploymentAnswer:

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import Path, Query
 
 from rl_pipeline.contracts.fields import IDENTIFIER_PATTERN
+from rl_pipeline.errors import PipelineError
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _SINCE = r"^(\d{1,5}[smhdw]|\d{4}-\d{2}-\d{2}(T\d{2}:\d{2}(:\d{2})?Z)?)$"
@@ -20,8 +21,12 @@ Since = Annotated[
 ]
 
 
+class NoSuchDate(PipelineError):
+    """A date that looks like one, and is in no calendar."""
+
+
 def moment(text: str | None, now: datetime) -> datetime | None:
-    """The time that a `Since` names. A date that no calendar has is taken for the beginning of time."""
+    """The time that a `Since` names. Raises `NoSuchDate`."""
     if text is None:
         return None
     if found := re.fullmatch(r"(\d{1,5})([smhdw])", text):
@@ -29,7 +34,7 @@ def moment(text: str | None, now: datetime) -> datetime | None:
     try:
         named = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
-        return _BEGINNING
+        raise NoSuchDate(f"no calendar has {text}: give a date that there is, or how long ago, as 7d") from None
     return max(named if named.tzinfo else named.replace(tzinfo=UTC), _BEGINNING)
 
 

@@ -154,6 +154,14 @@ def test_the_first_week_is_the_base_and_is_not_compared_with_itself(warehouse: C
     assert (completion.verdict, completion.note) == ("not known", "the base period is not over")
 
 
+def test_nothing_is_compared_with_a_base_that_comes_later(warehouse: ClickHouseWarehouse) -> None:
+    later = Period(END + HOUR, END + 2 * HOUR)
+    store_scored(warehouse, START + HOUR, [{"status": "success"}] * 2)
+    store_scored(warehouse, later.start, [{"status": "failure"}] * 2, first=1000)
+    completion = read(warehouse, later).outcomes[0]
+    assert (completion.verdict, completion.note) == ("not known", "the base period is not over")
+
+
 def test_a_job_has_its_hours_and_its_cost_as_its_attempts_told_them(warehouse: ClickHouseWarehouse) -> None:
     ended = START + 3 * HOUR
     write_job(warehouse, a_job(state="completed", now=ended))

@@ -114,7 +114,7 @@ def test_a_line_is_broken_where_there_is_nothing() -> None:
     assert draw(_chart("means", 0.5, 0.5)).count("<polyline") == 1
 
 
-@pytest.mark.parametrize("high", [1e-6, 0.3, 1.0, 7.0, 1000.0, 123_456.0])
+@pytest.mark.parametrize("high", [0.0, 1e-6, 0.3, 1.0, 7.0, 1000.0, 123_456.0])
 def test_a_chart_has_a_few_round_ticks_that_span_its_values(high: float) -> None:
     chart = Chart("counts", "bars", ("a",), (Series("counts", (high,)),))
     ticks = [float(text) for text in re.findall(r'text-anchor="end">([^<]+)<', draw(chart))]
