@@ -5,16 +5,16 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from rl_pipeline.memory.consolidating import ConsolidatedSet, Wording, consolidate
+from rl_pipeline.memory.consolidating import WINDOW_DAYS, ConsolidatedSet, Wording, consolidate
 from rl_pipeline.memory.embedding import Embed, unembedded
 from rl_pipeline.memory.query import FoundMemory, MemoryQuery
 from rl_pipeline.memory.recall import Recall
 from rl_pipeline.memory.remembering import put_rows
-from rl_pipeline.memory.rows import current_memories
+from rl_pipeline.memory.rows import RETENTION, current_memories
 from rl_pipeline.memory.telling import MemoryTeller, Telling
 from rl_pipeline.rewards.document import as_text, texts_of
 from rl_pipeline.stores.agent_memories import AgentMemories, AgentMemory, MemoryType
@@ -45,6 +45,8 @@ class IntegratedMemorySystem:
         consolidate_after: int = 200,
         wording: Wording | None = None,
         embed: Embed = unembedded,
+        retention: timedelta = RETENTION,
+        window_days: int = WINDOW_DAYS,
     ) -> None:
         """After `consolidate_after` experiences the day is consolidated."""
         self.recall = recall
@@ -53,7 +55,7 @@ class IntegratedMemorySystem:
         self._clock = clock
         self._consolidate_after = consolidate_after
         self._wording = wording
-        self._embed = embed
+        self._consolidate_all = partial(consolidate, retention=retention, window_days=window_days, embed=embed)
         self._told = 0
         self._consolidating = threading.Lock()
 
@@ -102,7 +104,7 @@ class IntegratedMemorySystem:
         with self._consolidating:
             self._told = 0
             warehouse, memories = self._open_warehouse(), self.recall.memories
-            of_that_day = partial(consolidate, warehouse, memories, day=of_day, now=now, embed=self._embed)
+            of_that_day = partial(self._consolidate_all, warehouse, memories, day=of_day, now=now)
             facts = of_that_day(memory_type="semantic", wording=self._wording)
             procedures = of_that_day(memory_type="procedural")
         self.recall.refresh()
