@@ -85,9 +85,8 @@ def consolidate(
         if is_new:
             insert_rows(warehouse, [row | {"generation": generation} for row in rows])
             reached("after_rows")
-            mark = Generation(memory_type, task_type, day, generation, len(rows), sources, now)
-            mark_generation(warehouse, mark)
-            reached("after_mark")
+        mark_generation(warehouse, Generation(memory_type, task_type, day, generation, len(rows), sources, now))
+        reached("after_mark")
         if _newest(warehouse, memory_type, task_type) == generation:
             told = _told(warehouse, memory_type, task_type)
             stale = set(memories.of(memory_type, task_type)) - told
