@@ -1,6 +1,10 @@
 """From stored trajectories to episodes, facts and procedures: reproducible, whole, and with what contradicts them."""
 
+import signal
+import subprocess
+import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -123,21 +127,19 @@ def test_an_earlier_day_that_is_made_again_does_not_replace_what_counts(
     assert kept(memories, "procedural") == today
 
 
-@pytest.mark.parametrize("point", POINTS[:2])
-def test_whoever_dies_while_consolidating_leaves_the_last_whole_set_and_the_next_one_ends_it(
-    warehouse: ClickHouseWarehouse, memories: SqliteMemories, point: str
+@pytest.mark.parametrize("point", POINTS)
+def test_whoever_is_killed_while_consolidating_leaves_a_whole_set_and_the_next_one_ends_it(
+    warehouse: ClickHouseWarehouse, memories: SqliteMemories, clickhouse_url: str, tmp_path: Path, point: str
 ) -> None:
-    def die(reached: str) -> None:
-        if reached == point:
-            raise KeyboardInterrupt
-
     store_and_remember(warehouse, memories, ATTEMPTS[:4])
     consolidated(warehouse, memories, "procedural")
     whole = kept(memories, "procedural")
     store_and_remember(warehouse, memories, [ATTEMPTS[4], crafted("bow", *BOW)], first=5)
-    with pytest.raises(KeyboardInterrupt):
-        consolidated(warehouse, memories, "procedural", reached=die)
-    assert kept(memories, "procedural") == whole
+    program = [sys.executable, "-m", "rl_pipeline_tests.memory.consolidating_process"]
+    place = [clickhouse_url, warehouse.database, str(tmp_path / "memories.sqlite"), str(TODAY), point]
+    assert subprocess.run([*program, *place], check=False).returncode == -signal.SIGKILL
+    if point != POINTS[-1]:
+        assert kept(memories, "procedural") == whole
     consolidated(warehouse, memories, "procedural")
     assert len(kept(memories, "procedural")) == len(whole) + 1
     current = warehouse.query("SELECT id FROM current_memories WHERE memory_type = 'procedural' ORDER BY id")
