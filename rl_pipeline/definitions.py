@@ -7,6 +7,7 @@ import dagster as dg
 
 from rl_pipeline.assets.curated_datasets import curated_datasets
 from rl_pipeline.assets.deployed_models import deployed_models
+from rl_pipeline.assets.memories import episodic_memories, procedural_memories, semantic_memories
 from rl_pipeline.assets.policy_checkpoints import policy_checkpoints
 from rl_pipeline.assets.redacted_trajectories import raw_and_redacted_trajectories, trajectories_are_ingested_in_time
 from rl_pipeline.assets.summaries import daily_summaries, weekly_reports
@@ -19,6 +20,7 @@ from rl_pipeline.automation.archiving import archive_at_night, archive_trajector
 from rl_pipeline.automation.checkpoint_retention import prune_at_night, prune_checkpoints
 from rl_pipeline.automation.checkpoints_to_validate import checkpoints_to_validate, release_policy
 from rl_pipeline.automation.imports import import_trajectories
+from rl_pipeline.automation.memories_due import forget_at_night, forget_memories, memories_due, remember_trajectories
 from rl_pipeline.automation.reporting import report_every_monday, report_week, summarize_day, summarize_every_morning
 from rl_pipeline.automation.rewards_due import rewards_due, score_trajectories
 from rl_pipeline.automation.rollout_under_way import rollout_under_way
@@ -27,10 +29,11 @@ from rl_pipeline.automation.training_due import training_due, training_schedule
 from rl_pipeline.automation.training_requested import train_policy, training_requested
 from rl_pipeline.automation.trainings_over import report_training_job, trainings_over
 from rl_pipeline.automation.trajectories_waiting import ingest_trajectories, trajectories_waiting
-from rl_pipeline.opening import traffic_directory, training_directory
+from rl_pipeline.opening import memory_store, traffic_directory, training_directory
 from rl_pipeline.resources.alerts import AlertsResource
 from rl_pipeline.resources.deployment import DeploymentResource
 from rl_pipeline.resources.ingest import IngestResource
+from rl_pipeline.resources.memories import MemoriesResource
 from rl_pipeline.resources.objects import ObjectsResource
 from rl_pipeline.resources.reports import ReportsResource
 from rl_pipeline.resources.rewards import RewardsResource
@@ -48,6 +51,9 @@ def build_definitions(overrides: Mapping[str, Any] | None = None) -> dg.Definiti
             trajectory_stream,
             raw_and_redacted_trajectories,
             trajectory_rewards,
+            episodic_memories,
+            semantic_memories,
+            procedural_memories,
             curated_datasets,
             policy_checkpoints,
             validation_reports,
@@ -60,6 +66,8 @@ def build_definitions(overrides: Mapping[str, Any] | None = None) -> dg.Definiti
         jobs=[
             ingest_trajectories,
             score_trajectories,
+            remember_trajectories,
+            forget_memories,
             archive_trajectories,
             import_trajectories,
             train_policy,
@@ -73,6 +81,7 @@ def build_definitions(overrides: Mapping[str, Any] | None = None) -> dg.Definiti
         sensors=[
             trajectories_waiting,
             rewards_due,
+            memories_due,
             training_due,
             training_requested,
             checkpoints_to_validate,
@@ -86,6 +95,7 @@ def build_definitions(overrides: Mapping[str, Any] | None = None) -> dg.Definiti
             archive_at_night,
             training_schedule(settings.rl_schedule_cron),
             prune_at_night,
+            forget_at_night,
             prune_runs_at_night(settings.run_retention_days),
             summarize_every_morning,
             report_every_monday,
@@ -125,6 +135,17 @@ def resources_from(settings: Settings) -> dict[str, Any]:
         "rewards": RewardsResource(
             weights=settings.reward_weights,
             configuration_file=str(settings.reward_configuration_file) if settings.reward_configuration_file else None,
+        ),
+        "memories": MemoriesResource(
+            store=dg.EnvVar("MEMORY_STORE") if settings.memory_store else memory_store(settings),
+            budget=settings.memory_budget,
+            half_life_days=settings.memory_half_life_days,
+            retention_days=settings.memory_retention_days,
+            window_days=settings.memory_window_days,
+            dense_weight=settings.memory_dense_weight,
+            model_url=settings.memory_model_url,
+            model=settings.memory_model,
+            model_key=dg.EnvVar("MEMORY_MODEL_KEY") if settings.memory_model_key else "",
         ),
         "training": _training(settings),
         "deployment": _deployment(settings),

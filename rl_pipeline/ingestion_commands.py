@@ -212,22 +212,29 @@ def erase(
         current_settings,
         dataset_objects,
         every_redaction_key,
+        memory_store,
         open_raw_objects,
         open_stream,
         open_warehouse,
         session_keys,
         training_directory,
     )
+    from rl_pipeline.stores.opened_memories import open_memories
     from rl_pipeline.stores.topology import FEEDBACK, SERVING, TRAJECTORIES
 
     settings = current_settings()
-    with open_stream(settings) as messages, closing(open_warehouse(settings)) as tables:
+    with (
+        open_stream(settings) as messages,
+        closing(open_warehouse(settings)) as tables,
+        closing(open_memories(memory_store(settings))) as memories,
+    ):
         report = erase_user(
             user,
             messages=messages,
             warehouse=tables,
             raw_objects=open_raw_objects(settings),
             archive_objects=archive_objects(settings).open(),
+            memories=memories,
             keys=every_redaction_key(settings),
             session_keys=session_keys(settings),
             trajectory_stream=TRAJECTORIES.name,
@@ -242,8 +249,8 @@ def erase(
         forget_erased(tables, dataset_objects(settings).open(), datetime.now(UTC), copies=training_directory(settings))
     typer.echo(
         f"erased {report.trajectories} trajectories, {report.archived} archived rows, {report.messages} messages, "
-        f"{report.claims} large payloads, {report.dead_letters} dead letters, {report.feedback} feedback messages and "
-        f"{report.outcomes} outcomes of sessions"
+        f"{report.claims} large payloads, {report.dead_letters} dead letters, {report.feedback} feedback messages, "
+        f"{report.outcomes} outcomes of sessions and {report.memories} memories"
     )
     if report.orphans:
         typer.echo(f"{report.orphans} repetitions by other users are ingested with what comes next")

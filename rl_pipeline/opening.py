@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from rl_pipeline.deployment.limits import Limits
     from rl_pipeline.deployment.traffic import TrafficController
     from rl_pipeline.deployment.windows import Clock
+    from rl_pipeline.memory.consolidating import Wording
+    from rl_pipeline.memory.embedding import Embedder
+    from rl_pipeline.service.memory_desk import MemoryConfiguration
     from rl_pipeline.serving.traffic.choosing import TrafficChoice
     from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
     from rl_pipeline.training.plans.base_models import BaseModels
@@ -192,6 +197,45 @@ def rollout_limits(settings: Settings) -> "Limits":
 def open_raw_objects(settings: Settings) -> Objects:
     """The store of trajectories that are too large for a message. Raises `ObjectsUnavailable`."""
     return raw_objects(settings).open()
+
+
+def memory_store(settings: Settings) -> str:
+    """Where memories are looked up."""
+    return _secret(settings.memory_store) or str(settings.rl_pipeline_home.absolute() / "memories.sqlite")
+
+
+def memory_configuration(settings: Settings) -> "MemoryConfiguration":
+    """The memories of the service. What embeds is loaded when it is first needed."""
+    from rl_pipeline.memory.query import Weights
+    from rl_pipeline.service.memory_desk import MemoryConfiguration
+    from rl_pipeline.stores.opened_memories import open_memories
+
+    return MemoryConfiguration(
+        open_memories=lambda: open_memories(memory_store(settings)),
+        weights=Weights(half_life=timedelta(days=settings.memory_half_life_days), dense=settings.memory_dense_weight),
+        open_embedder=cache(lambda: open_embedder(settings)),
+        wording=memory_wording(settings),
+        retention=timedelta(days=settings.memory_retention_days),
+        window_days=settings.memory_window_days,
+    )
+
+
+def open_embedder(settings: Settings) -> "Embedder | None":
+    """What makes embeddings, where they have a share. Raises `EmbeddingsMissing`."""
+    if not settings.memory_dense_weight:
+        return None
+    from rl_pipeline.memory.embedding import MiniLM
+
+    return MiniLM()
+
+
+def memory_wording(settings: Settings) -> "Wording | None":
+    """What puts facts into words, where there is a model for it."""
+    if settings.memory_model_url is None:
+        return None
+    from rl_pipeline.memory.wording import ModelWording
+
+    return ModelWording(settings.memory_model_url, settings.memory_model, _secret(settings.memory_model_key))
 
 
 def redaction_policy(settings: Settings) -> RedactionPolicy:

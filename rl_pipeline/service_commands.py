@@ -59,6 +59,7 @@ def configured(settings: "Settings", *, host: str, port: int) -> "ServiceConfigu
 
     from rl_pipeline.opening import (
         edge_redactor,
+        memory_configuration,
         model_objects,
         open_desk,
         open_raw_objects,
@@ -82,6 +83,7 @@ def configured(settings: "Settings", *, host: str, port: int) -> "ServiceConfigu
         open_raw_objects=lambda: open_raw_objects(settings),
         edge_redactor=lambda: edge_redactor(settings),
         redactor=lambda: Redactor(redaction_policy(settings)),
+        memory=memory_configuration(settings),
         reward_weights=settings.reward_weights,
         dagster_url=settings.dagster_url,
         gateways=settings.gateway_addresses,

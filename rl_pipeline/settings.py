@@ -180,6 +180,25 @@ class Settings(BaseSettings):
         None, description="A TOML file: method, window, weights of any terms, options."
     )
 
+    # Memory
+    memory_store: SecretStr | None = Field(
+        None,
+        description="Where memories are looked up: postgresql://user:password@host/database, with pgvector, or a file "
+        "of SQLite; else one under the home.",
+    )
+    memory_budget: int = Field(10_000, ge=1, description="Memories that each agent keeps; the least worth goes first.")
+    memory_half_life_days: float = Field(30, gt=0, description="So soon a memory that nobody looks up is half as new.")
+    memory_retention_days: int = Field(180, ge=1, description="So long memories are kept.")
+    memory_window_days: int = Field(30, ge=1, description="Days of episodes that facts and procedures are made of.")
+    memory_dense_weight: float = Field(
+        0, ge=0, le=1, description="Share of embeddings in what is relevant; 0 leaves it to words alone."
+    )
+    memory_model_url: HttpUrl | None = Field(
+        None, description="An OpenAI-compatible server that puts facts into words; else they stay as they are made."
+    )
+    memory_model: str = Field("qwen2.5-32b-instruct", min_length=1, description="Its model.")
+    memory_model_key: SecretStr | None = Field(None, description="Its key, where it asks for one.")
+
     # Deployment
     canary_initial_traffic: float = Field(0.10, gt=0, le=1, description="The canary's first share of traffic.")
     canary_cautious_traffic: float = Field(

@@ -15,6 +15,7 @@ pytest_plugins = [
     "rl_pipeline_tests.fixtures.clickhouse",
     "rl_pipeline_tests.fixtures.s3",
     "rl_pipeline_tests.fixtures.ingest",
+    "rl_pipeline_tests.fixtures.postgres",
     "rl_pipeline_tests.fixtures.small_model",
     "rl_pipeline_tests.fixtures.releases",
 ]

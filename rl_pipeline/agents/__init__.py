@@ -4,6 +4,7 @@ from rl_pipeline.agents.controller import MDPAgentController, PipelineClient
 from rl_pipeline.agents.memory import InProcessMemory, MDPTransition, MemoryManager
 from rl_pipeline.agents.opinions import Opinion, OpinionRule
 from rl_pipeline.agents.player import Attempt, Player, play_all
+from rl_pipeline.agents.service_memory import ServiceMemory
 
 __all__ = [
     "Attempt",
@@ -15,5 +16,6 @@ __all__ = [
     "OpinionRule",
     "PipelineClient",
     "Player",
+    "ServiceMemory",
     "play_all",
 ]

@@ -98,7 +98,7 @@ def trajectory_rewards(
             stream=TRAJECTORIES.name,
             reward_stream=REWARDS.name,
             configuration=configuration.hash,
-            sources={term.name: term.source for term in configuration.terms},
+            sources=configuration.sources,
         )
         remember_configuration(tables, configuration.hash, configuration.scores_hash, configuration.as_json(), now)
         return _result(

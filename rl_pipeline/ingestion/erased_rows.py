@@ -8,7 +8,7 @@ from rl_pipeline.ingestion.ledger import ERASED_REVISION
 from rl_pipeline.stores.warehouse import Warehouse
 
 # Whatever the ledger says was erased.
-_MARKED = """
+MARKED = """
     (stream, sequence) IN (
         SELECT stream, sequence FROM trajectory_ledger FINAL
         WHERE verdict = 'erased' AND revision = {revision:UInt32}
@@ -16,7 +16,7 @@ _MARKED = """
 """
 # What the stream stored of the users up to then.
 _THEIRS = "(user IN {users:Array(String)} AND stream_time <= {until:DateTime64(3, 'UTC')})"
-_ERASED = f"{_THEIRS} OR {_MARKED}"
+_ERASED = f"{_THEIRS} OR {MARKED}"
 
 # A task that names several users is erased with any of them, as a trajectory is.
 _REPORTED = """
@@ -25,8 +25,8 @@ _REPORTED = """
 """
 
 _REWARD_TABLES = {
-    "rewards": _MARKED,
-    "reward_scores": _MARKED,
+    "rewards": MARKED,
+    "reward_scores": MARKED,
     "reported_rewards": _REPORTED,
     "trajectory_signals": _ERASED,
 }
@@ -64,7 +64,7 @@ def delete_feedback(warehouse: Warehouse, users: Sequence[str], until: datetime)
     erased = erase_feedback_rows(warehouse, f"trajectory_id IN ({of_theirs})", parameters, with_trajectory=True)
     erased += erase_feedback_rows(warehouse, f"{_THEIRS} OR (stream, sequence) IN ({marked})", parameters)
     if erased:
-        _remove_old_files(warehouse, "trajectory_feedback")
+        remove_old_files(warehouse, "trajectory_feedback")
 
 
 def delete_rewards(warehouse: Warehouse, users: Sequence[str], until: datetime) -> None:
@@ -104,7 +104,7 @@ def _delete_rewards_by_erased_opinions(warehouse: Warehouse) -> None:
             condition = "trajectory_id IN {ids:Array(String)}"
             if warehouse.query(f"SELECT 1 FROM {table} WHERE {condition} LIMIT 1", some).height:  # noqa: S608 - all of it is ours
                 warehouse.execute(f"ALTER TABLE {table} DELETE WHERE {condition}", some, {"mutations_sync": 2})
-                _remove_old_files(warehouse, table)
+                remove_old_files(warehouse, table)
 
 
 def delete_rows(warehouse: Warehouse, users: Sequence[str], until: datetime) -> None:
@@ -122,7 +122,7 @@ def _delete(warehouse: Warehouse, table: str, condition: str, users: Sequence[st
         _parameters(users, until),
         _EVERYWHERE,
     )
-    _remove_old_files(warehouse, table)
+    remove_old_files(warehouse, table)
 
 
 def delete_where(warehouse: Warehouse, table: str, condition: str) -> None:
@@ -130,14 +130,14 @@ def delete_where(warehouse: Warehouse, table: str, condition: str) -> None:
     # A mutation takes longer than a look.
     if warehouse.query(f"SELECT 1 FROM {table} WHERE {condition} LIMIT 1").height:  # noqa: S608 - all of it is ours
         warehouse.execute(f"ALTER TABLE {table} DELETE WHERE {condition}", {}, _EVERYWHERE)
-        _remove_old_files(warehouse, table)
+        remove_old_files(warehouse, table)
 
 
 def _parameters(users: Sequence[str], until: datetime) -> dict[str, object]:
     return {"users": list(users), "until": until, "revision": ERASED_REVISION}
 
 
-def _remove_old_files(warehouse: Warehouse, table: str) -> None:
+def remove_old_files(warehouse: Warehouse, table: str) -> None:
     """Have ClickHouse remove the files that its mutations and merges have replaced, which it keeps for 8 minutes.
 
     There is no command for it, but dropping a partition looks for them, even where there is no such partition.

@@ -6,9 +6,9 @@ The order survives a death at any point, and doing it again finishes it:
    get theirs before what tells of them is deleted.
 2. The ledger says `erased` of a sequence before anything of it is deleted, so no gap is ever unexplained; and whatever
    it says that of is deleted everywhere, so a deletion that was broken off is found again.
-3. Claim and message, feedback, dead letters, the archive, the outcomes of sessions, and last the rows by which all of
-   these and the datasets are found. The table of feedback is the ledger of its stream. Of the published rewards those
-   go behind which no row stands any more, whoever lost it and when.
+3. Claim and message, feedback, dead letters, the archive, the outcomes of sessions, memories, and last the rows by
+   which all of these and the datasets are found. The table of feedback is the ledger of its stream. Of the published
+   rewards those go behind which no row stands any more, whoever lost it and when.
 4. What others have published of an erased trajectory is no duplicate of anything any more: ingest judges it anew.
 """
 
@@ -22,6 +22,7 @@ from rl_pipeline.ingestion.archive import ARCHIVED, archived_objects, rewrite_wi
 from rl_pipeline.ingestion.archive_files import downloaded, read_frames
 from rl_pipeline.ingestion.dead_letters import DEAD_LETTER_STREAM, sequence_of_dead_letter
 from rl_pipeline.ingestion.erased_marks import UserRows, erased_row
+from rl_pipeline.ingestion.erased_memories import erase_memories
 from rl_pipeline.ingestion.erased_rows import (
     delete_feedback,
     delete_rewards,
@@ -36,6 +37,7 @@ from rl_pipeline.ingestion.ledger import ERASED_REVISION, forget_orphans, known_
 from rl_pipeline.ingestion.ownership import ClaimUnreadable, MessageOwner, Ownership
 from rl_pipeline.ingestion.tombstones import refuse_unfindable, write_tombstones
 from rl_pipeline.redaction.policy import RedactionKey
+from rl_pipeline.stores.agent_memories import AgentMemories
 from rl_pipeline.stores.objects import ObjectMissing, Objects
 from rl_pipeline.stores.stream import StoredMessage, Stream, StreamDenied
 from rl_pipeline.stores.warehouse import Warehouse
@@ -54,6 +56,7 @@ POINTS = (
     "after_ledger_of_archive",
     "after_archive",
     "after_outcomes",
+    "after_memories",
     "after_feedback_rows",
     "after_reward_rows",
     "after_rewards",
@@ -95,6 +98,8 @@ class ErasureReport:
     """Messages of others that repeat an erased trajectory: the next ingest judges them anew."""
     outcomes: int
     """What gateways told of the user's sessions."""
+    memories: int
+    """What was remembered of them, and what they told; what was made of it is gone too."""
 
 
 def erase_user(
@@ -104,6 +109,7 @@ def erase_user(
     warehouse: Warehouse,
     raw_objects: Objects,
     archive_objects: Objects,
+    memories: AgentMemories,
     keys: Sequence[RedactionKey],
     session_keys: Sequence[RedactionKey],
     trajectory_stream: str,
@@ -148,6 +154,8 @@ def erase_user(
     archived = _erase_archived(archive_objects, rows, reached)
     outcomes = erase_outcomes(messages, warehouse, serving_stream)
     reached("after_outcomes")
+    remembered = erase_memories(warehouse, memories, placeholders, until)
+    reached("after_memories")
     trajectory_ids = trajectories_to_delete(warehouse, placeholders, until)
     datasets, checkpoints = _learnt_from(warehouse, trajectory_ids)
     # Once the rows are gone nobody can find these again.
@@ -173,6 +181,7 @@ def erase_user(
         unreadable_claims=tuple(taken.unreadable),
         orphans=orphans,
         outcomes=outcomes,
+        memories=remembered,
     )
 
 

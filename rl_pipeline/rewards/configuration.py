@@ -7,6 +7,7 @@ least_history = 30        # fewer than that: 0.5, and marked as a cold start
 baseline = 200            # first trajectories of a task type, which set its standard of efficiency
 gamma = 1.0               # discount of the shaped rewards
 credit = "shapley"        # or difference: what the team would lose without the agent
+constraints = ["safety_constraint"]  # terms that take the whole reward where they are broken; none if left out
 
 [weights]                 # sum to 1; a term without a weight is not computed
 task_completion = 0.40
@@ -31,7 +32,7 @@ from typing import Any, Literal, get_args
 from rl_pipeline.errors import PipelineError
 from rl_pipeline.rewards.baselines import LARGEST_BASELINE
 from rl_pipeline.rewards.normalization import LONGEST_WINDOW, Method
-from rl_pipeline.rewards.term import Term, TermOptions, terms_named
+from rl_pipeline.rewards.term import Source, Term, TermOptions, terms_named
 
 DEFAULT_WEIGHTS = {"task_completion": 0.40, "efficiency": 0.20, "code_quality": 0.15, "user_feedback": 0.25}
 
@@ -55,11 +56,15 @@ class RewardConfiguration:
     baseline: int = 200
     gamma: float = 1.0
     credit: CreditMethod = "shapley"
+    constraints: tuple[str, ...] = ()
+    """Terms without a weight whose lowest score is a veto: the totals are then 0, whatever the others say."""
     options: TermOptions = field(default_factory=TermOptions)
     own_terms: tuple[Term, ...] = ()
     """Terms that the caller brings, before those that are found by name."""
     terms: tuple[Term, ...] = field(init=False, repr=False, compare=False)
     """The terms with a weight above 0, by name: the order in which they are added up."""
+    vetoes: tuple[Term, ...] = field(init=False, repr=False, compare=False)
+    """The terms that are constraints, by name."""
 
     def __post_init__(self) -> None:
         _check_weights(self.weights)
@@ -76,6 +81,16 @@ class RewardConfiguration:
         weighted = {name for name, weight in self.weights.items() if weight > 0}
         found = {term.name: term for term in terms_named(weighted - own.keys())} | own
         object.__setattr__(self, "terms", tuple(found[name] for name in sorted(weighted)))
+        constraints = set(self.constraints)
+        if both := sorted(constraints & weighted):
+            raise InvalidConfiguration(f"{both[0]} has a weight and is a constraint: choose one")
+        known = {term.name: term for term in terms_named(constraints - own.keys())} | own
+        object.__setattr__(self, "vetoes", tuple(known[name] for name in sorted(constraints)))
+
+    @property
+    def sources(self) -> dict[str, Source]:
+        """Where the score of each term and constraint comes from."""
+        return {term.name: term.source for term in (*self.terms, *self.vetoes)}
 
     @cached_property
     def scores_hash(self) -> str:
@@ -108,6 +123,8 @@ class RewardConfiguration:
             "options": {name: value for name, value in asdict(self.options).items() if name != "security_scanner"},
             "baseline": self.baseline,
             "least_history": self.least_history,
+            # Named only where there are any: rewards without them keep their hash.
+            **({"constraints": {term.name: term.version for term in self.vetoes}} if self.vetoes else {}),
         }
 
 
@@ -120,7 +137,7 @@ def read_configuration(path: Path | None, weights: Mapping[str, float]) -> Rewar
         return RewardConfiguration(weights)
     found = _read(path)
     try:
-        _check_names("", found, {"method", "credit", "weights", "options", *_NUMBERS})
+        _check_names("", found, {"method", "credit", "constraints", "weights", "options", *_NUMBERS})
         options = _table(found, "options")
         _check_names("options.", options, {option.name for option in fields(TermOptions)})
         for name in _NUMBERS:
@@ -128,6 +145,7 @@ def read_configuration(path: Path | None, weights: Mapping[str, float]) -> Rewar
         for name in ("error_weight", "token_penalty_cap"):
             _check_number(f"options.{name}", options.get(name, 0))
         chosen: dict[str, Any] = {name: found[name] for name in ("method", "credit", *_NUMBERS) if name in found}
+        chosen["constraints"] = _names(found, "constraints")
         return RewardConfiguration(_table(found, "weights") or weights, options=TermOptions(**options), **chosen)
     except PipelineError as wrong:
         raise type(wrong)(f"{path}: {wrong}") from None
@@ -147,6 +165,13 @@ def _table(found: Mapping[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise InvalidConfiguration(f"{name} must be a table: write [{name}] on a line of its own")
     return table
+
+
+def _names(found: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    listed = found.get(name, [])
+    if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+        raise InvalidConfiguration(f'{name} must be a list of terms: write {name} = ["safety_constraint"]')
+    return tuple(listed)
 
 
 def _check_names(prefix: str, found: Mapping[str, object], known: set[str]) -> None:

@@ -256,3 +256,8 @@ def restart_decision(*, restarted: bool, quality_before: float, quality_after: f
     if gain > 0.2:
         return 1.0
     return 0.5 if gain > 0.0 else -0.5
+
+
+def safety_constraint(security_critical: int | None, tests_doubt: str) -> float:
+    """0 where it is broken, by critical findings or by failing tests that were changed until they passed; else 1."""
+    return 0.0 if security_critical or tests_doubt == "tests were changed after they failed" else 1.0

@@ -13,12 +13,10 @@ from typing import Any
 
 import polars as pl
 
-from rl_pipeline.redaction.placeholders import PLACEHOLDER
+from rl_pipeline.redaction.named_users import redacted_with_users
 from rl_pipeline.redaction.redactor import Redactor
 from rl_pipeline.rewards.integrator import RewardSignal
 from rl_pipeline.stores.warehouse import Warehouse
-
-_USER_FIELDS = ("user_id", "user")
 
 
 class StoredRewardSignals:
@@ -48,28 +46,11 @@ class StoredRewardSignals:
 
     def _row(self, signal: RewardSignal) -> tuple[dict[str, Any], set[str]]:
         """The row of a signal, and the placeholders of all its users."""
-        users: dict[str, str] = {}
-        metadata = self._without_users(dict(signal.metadata), users)
-        known = {user: "USER" for user in users if not PLACEHOLDER.fullmatch(user)}
-        texts = {"task_id": signal.task_id, "agent_id": signal.agent_id, "metadata": metadata}
-        redacted = self._redactor.redact(texts, known=known).tree
-        row = asdict(signal) | redacted | {"metadata": json.dumps(redacted["metadata"], sort_keys=True)}
-        return row | {"user": next(iter(users.values()), "")}, set(users.values())
-
-    def _without_users(self, value: Any, users: dict[str, str], names_users: bool = False) -> Any:
-        """The value with placeholders for its users, who are put into `users`; the outermost come first."""
-        if isinstance(value, dict):
-            fields = sorted(value.items(), key=lambda field: field[0] not in _USER_FIELDS)
-            return {
-                name: self._without_users(child, users, names_users or name in _USER_FIELDS) for name, child in fields
-            }
-        if isinstance(value, list | tuple):
-            return [self._without_users(child, users, names_users) for child in value]
-        if not names_users or isinstance(value, bool) or not isinstance(value, str | int) or value == "":
-            return value
-        user = str(value)
-        users.setdefault(user, user if PLACEHOLDER.fullmatch(user) else self._redactor.placeholder("USER", user))
-        return users[user]
+        texts = {"task_id": signal.task_id, "agent_id": signal.agent_id}
+        redacted, users = redacted_with_users(self._redactor, texts, dict(signal.metadata))
+        row = asdict(signal) | redacted.tree
+        row |= {"metadata": json.dumps(redacted.tree["metadata"], sort_keys=True)}
+        return row | {"user": next(iter(users), "")}, set(users)
 
     def _erased(self, users: set[str]) -> dict[str, datetime]:
         """Those of the users who were erased or opted out, and up to when."""

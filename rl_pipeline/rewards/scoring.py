@@ -137,6 +137,8 @@ class _Judged:
     applies: Flags
     units: Floats
     fixed: Integers
+    broken: Flags
+    """Of a constraint: where it takes the whole reward."""
 
 
 def score(batch: pl.DataFrame, history: History, configuration: RewardConfiguration) -> pl.DataFrame:
@@ -144,7 +146,8 @@ def score(batch: pl.DataFrame, history: History, configuration: RewardConfigurat
 
     `batch`: signals, the column `revision`, and in the feedback columns what was in force for that revision (see
     `revisions`). `total` is the weighted mean of the normalised terms, `raw_total` that of the unit scores; terms that
-    do not apply leave their weight to the others, and where none applies both are 0.5 with a confidence of 0.
+    do not apply leave their weight to the others, and where none applies both are 0.5 with a confidence of 0. Where a
+    constraint is broken both are 0, and with them credits and turns; it has no part in anything else.
     `cold_start`: a term had fewer than `least_history` earlier values, and counts as 0.5.
     """
     sequences, enters, rows_of_types = _sequences(batch), _enters(batch), _rows_of_types(batch["task_type"])
@@ -155,6 +158,7 @@ def score(batch: pl.DataFrame, history: History, configuration: RewardConfigurat
     usual = baseline_columns(sequences, rows_of_types, standards, configuration.least_history)
     measured = batch.hstack(usual)
     judged = [_judge(t, configuration.weights[t.name], measured, configuration.options) for t in configuration.terms]
+    judged += [_judge(t, None, measured, configuration.options) for t in configuration.vetoes]
     windows = _windows(sequences, enters, rows_of_types, history, judged, window=configuration.window)
     return _rewards(batch, judged, windows, configuration)
 
@@ -222,7 +226,7 @@ def _check(sequences: Integers, enters: Flags, history: History) -> None:
         raise RepeatedSequence("a batch has two first revisions of one sequence: read trajectories with FINAL")
 
 
-def _judge(term: Term, weight: float, batch: pl.DataFrame, options: TermOptions) -> _Judged:
+def _judge(term: Term, weight: float | None, batch: pl.DataFrame, options: TermOptions) -> _Judged:
     said = score_of(term, batch, options)
     scores = said["score"].to_numpy()  # null is NaN here, which no term may give
     applies = ~np.isnan(scores)
@@ -236,7 +240,8 @@ def _judge(term: Term, weight: float, batch: pl.DataFrame, options: TermOptions)
     evidence = said["evidence"].rechunk().to_arrow(compat_level=pl.CompatLevel.oldest())
     if evidence.null_count:
         evidence = pc.fill_null(evidence, "")
-    return _Judged(term.name, weight, scores, evidence, applies, units, fixed_point(units))
+    broken = applies & (units <= 0) if weight is None else np.zeros(len(applies), bool)
+    return _Judged(term.name, weight or 0.0, scores, evidence, applies, units, fixed_point(units), broken)
 
 
 def _windows(
@@ -290,6 +295,9 @@ def _rewards(
     weight = applicable_weight(units, batch.height)
     raw = weighted_mean(units, weight)
     total = weighted_mean([Part(j.weight, v, j.applies) for j, v in zip(judged, levels, strict=True)], weight)
+    for constraint in judged:
+        raw, total = np.where(constraint.broken, 0.0, raw), np.where(constraint.broken, 0.0, total)
+    weighing = [(j, w) for j, w in zip(judged, windows, strict=True) if j.weight > 0]
     pairs = zip(batch["trajectory_id"], batch["revision"], strict=True)
     ids = [reward_id(trajectory, configuration.hash, revision) for trajectory, revision in pairs]
     kept = ("trajectory_id", "sequence", "stream_time", "session_id", "task_id", "task_type", "model_version")
@@ -301,8 +309,8 @@ def _rewards(
             *_lists(judged, windows, levels, weight),
             pl.Series("raw_total", raw),
             pl.Series("total", total),
-            pl.Series("confidence", _confidence(judged, windows, configuration)),
-            pl.Series("cold_start", _cold_start(judged, windows, configuration)),
+            pl.Series("confidence", _confidence(weighing, configuration)),
+            pl.Series("cold_start", _cold_start(weighing, configuration)),
             *(pl.Series(name, [value]).new_from_index(0, batch.height) for name, value in named.items()),
             pl.Series("reward_id", ids, dtype=pl.String),
             batch["agents"],
@@ -344,11 +352,11 @@ def _lists(
     return [pl.Series(name, pa.LargeListArray.from_arrays(ends, column)) for name, column in values.items()]
 
 
-def _confidence(judged: Sequence[_Judged], windows: Sequence[Windows], configuration: RewardConfiguration) -> Floats:
+def _confidence(weighing: Sequence[tuple[_Judged, Windows]], configuration: RewardConfiguration) -> Floats:
     """Half for the share of the weight that knew something, half for how full the windows of what applies are."""
-    rows = len(judged[0].applies)
+    rows = len(weighing[0][0].applies)
     informed, full, applicable = np.zeros(rows), np.zeros(rows), np.zeros(rows)
-    for j, w in zip(judged, windows, strict=True):
+    for j, w in weighing:
         neutral = pc.starts_with(j.evidence, NEUTRAL).to_numpy(zero_copy_only=False)
         informed += j.weight * (j.applies & ~neutral)
         full += j.applies * (w.counts / configuration.window)
@@ -356,9 +364,9 @@ def _confidence(judged: Sequence[_Judged], windows: Sequence[Windows], configura
     return 0.5 * np.minimum(informed, 1.0) + 0.5 * (full / np.maximum(applicable, 1.0))
 
 
-def _cold_start(judged: Sequence[_Judged], windows: Sequence[Windows], configuration: RewardConfiguration) -> Flags:
-    cold = np.zeros(len(judged[0].applies), bool)
+def _cold_start(weighing: Sequence[tuple[_Judged, Windows]], configuration: RewardConfiguration) -> Flags:
+    cold = np.zeros(len(weighing[0][0].applies), bool)
     if configuration.method != "none":
-        for j, w in zip(judged, windows, strict=True):
+        for j, w in weighing:
             cold |= j.applies & (w.counts < configuration.least_history)
     return cold

@@ -31,4 +31,4 @@ def reward_of(
     rows = [signals_of_one(dict(one), checker, {"sequence": place}) for place, one in enumerate(documents, start=1)]
     batch = pl.DataFrame(rows, SIGNALS).hstack([pl.Series("revision", [0] * len(rows), dtype=pl.UInt32)])
     scored = score(batch, History.empty(), configuration).row(-1, named=True)
-    return reward_message({**scored, "scored_at": now}, {term.name: term.source for term in configuration.terms})
+    return reward_message({**scored, "scored_at": now}, configuration.sources)

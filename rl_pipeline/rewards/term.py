@@ -30,6 +30,7 @@ _BUILT_IN = {
     "code_quality": "CodeQuality",
     "coordination": "Coordination",
     "efficiency": "Efficiency",
+    "safety_constraint": "SafetyConstraint",
     "task_completion": "TaskCompletion",
     "tool_execution": "ToolExecution",
     "user_feedback": "UserFeedback",

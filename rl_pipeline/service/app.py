@@ -16,7 +16,7 @@ from rl_pipeline.observability.metrics_route import metrics_route
 from rl_pipeline.service.access import needs
 from rl_pipeline.service.limits import BodyCap, RateLimiter
 from rl_pipeline.service.problems import MEDIA_TYPE, Problem, handle_problems
-from rl_pipeline.service.routers import coordinator, deployments, experience, learning, training
+from rl_pipeline.service.routers import coordinator, deployments, experience, learning, memory, training
 from rl_pipeline.service.routers.bodies import BODIES
 from rl_pipeline.service.service import ServiceConfiguration, opened
 
@@ -50,14 +50,14 @@ def build_app(configuration: ServiceConfiguration) -> FastAPI:
     app = FastAPI(
         title="rl_pipeline",
         version=configuration.version,
-        description="Ask for trainings, hand in experience, look at jobs and models, order deployments.",
+        description="Ask for trainings, hand in experience, look at jobs and models, order deployments, remember.",
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
     )
     app.state.limiter = RateLimiter(configuration.requests_per_second, time.monotonic)
-    for each in (training, learning, experience, deployments, coordinator):
+    for each in (training, learning, memory, experience, deployments, coordinator):
         app.include_router(each.router)
     # The same under the prefix that later callers use.
     app.include_router(training.router, prefix=_LATER_PREFIX, include_in_schema=False)

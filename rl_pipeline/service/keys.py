@@ -17,9 +17,10 @@ from typing import Any, Literal, get_args
 
 from rl_pipeline.errors import PipelineError
 
-Scope = Literal["read", "traces", "feedback", "collect", "train", "deploy", "metrics", "admin"]
+Scope = Literal["read", "traces", "feedback", "collect", "memory", "train", "deploy", "metrics", "admin"]
 """`read`: how things stand. `traces`: what a trajectory says. `feedback`, `collect`: hand in opinions; trajectories and
-results. `train`: start and cancel. `deploy`: approve, promote, roll back. `metrics`: for Prometheus. `admin`: all."""
+results. `memory`: what agents remember, to look up and to tell. `train`: start and cancel. `deploy`: approve, promote,
+roll back. `metrics`: for Prometheus. `admin`: all."""
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 OWN_NAME = "admin"

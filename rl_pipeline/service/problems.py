@@ -16,6 +16,9 @@ from rl_pipeline.deployment.phases import TransitionRefused
 from rl_pipeline.deployment.record import NothingDeployed, RecordBusy
 from rl_pipeline.deployment.traffic import TrafficRefused, TrafficUnavailable
 from rl_pipeline.errors import PipelineError
+from rl_pipeline.memory.embedding import EmbeddingsMissing
+from rl_pipeline.memory.telling import NothingToRemember, UserErased
+from rl_pipeline.memory.vectors import UsearchMissing
 from rl_pipeline.observability.traces import NoTrace
 from rl_pipeline.redaction.redactor import SensitiveKey
 from rl_pipeline.rewards.integrator import InvalidTaskResult
@@ -24,6 +27,7 @@ from rl_pipeline.service.keys import KeyExpired, KeyRefused, ScopeMissing
 from rl_pipeline.service.limits import BodyTooLarge, TooManyRequests
 from rl_pipeline.service.routers.parameters import NoSuchDate
 from rl_pipeline.service.training_desk import JobIdTaken, JobOver
+from rl_pipeline.stores.agent_memories import MemoriesUnavailable
 from rl_pipeline.stores.objects import ObjectsUnavailable
 from rl_pipeline.stores.stream import PublishRefused, StreamDenied, StreamMissing, StreamUnavailable
 from rl_pipeline.stores.warehouse import WarehouseError, WarehouseUnavailable
@@ -76,6 +80,8 @@ _KNOWN: Mapping[type[PipelineError], tuple[int, str, str]] = {
     TrafficRefused: (409, "traffic_refused", "A gateway refuses it"),
     RecordBusy: (409, "record_busy", "Others change the deployment"),
     BodyTooLarge: (413, "too_large", "The request is too large"),
+    NothingToRemember: (422, "nothing_to_remember", "The memory says nothing"),
+    UserErased: (409, "user_erased", "The user was erased"),
     UnclearSentence: (422, "unclear_sentence", "The sentence is not understood"),
     NoSuchDate: (422, "invalid_parameter", "A parameter is wrong"),
     InvalidTaskResult: (422, "invalid_task_result", "The result gives no reward"),
@@ -87,6 +93,9 @@ _KNOWN: Mapping[type[PipelineError], tuple[int, str, str]] = {
     StreamDenied: (503, "nats_denied", "The service may not do this at NATS"),
     WarehouseUnavailable: (503, "warehouse_unavailable", "The warehouse does not answer"),
     WarehouseError: (503, "warehouse_refused", "The warehouse refuses"),
+    MemoriesUnavailable: (503, "memories_unavailable", "The store of memories does not answer"),
+    EmbeddingsMissing: (503, "embeddings_missing", "The service cannot embed"),
+    UsearchMissing: (503, "usearch_missing", "The service cannot search so many embeddings"),
     ObjectsUnavailable: (503, "objects_unavailable", "The object store does not answer"),
     TrafficUnavailable: (503, "gateway_unavailable", "No gateway answers"),
     RecordPending: (503, "record_pending", "The model is neither fenced nor recorded as out"),

@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 
 import aiohttp
 
@@ -29,6 +30,7 @@ from rl_pipeline.service.health import (
     warehouse_check,
 )
 from rl_pipeline.service.keys import Keyring
+from rl_pipeline.service.memory_desk import MemoryConfiguration, MemoryDesk
 from rl_pipeline.service.publishing import PublishingDesk
 from rl_pipeline.service.replies import QUEUE_GROUP, STATUS_QUERY, answer_query
 from rl_pipeline.service.training_desk import TrainingDesk
@@ -55,6 +57,7 @@ class ServiceConfiguration:
     """Of what callers hand in; None publishes it as it is."""
     redactor: Callable[[], Redactor]
     """Of what is stored without passing ingest."""
+    memory: MemoryConfiguration
     reward_weights: Mapping[str, float]
     dagster_url: str
     gateways: list[str]
@@ -85,17 +88,17 @@ class Service:
     training: TrainingDesk
     publishing: PublishingDesk
     health: HealthDesk
-    _redactor: Redactor | None = None
+    memories: MemoryDesk
+    redactor: Callable[[], Redactor]
+    """Of what is stored without passing ingest. Its rules take a second, once."""
 
     def now(self) -> datetime:
         """The time."""
         return self.configuration.clock()
 
     def integrator(self) -> RewardSignalIntegrator:
-        """What scores reported tasks. Raises `WarehouseUnavailable`. The rules of redaction take a second, once."""
-        if self._redactor is None:
-            self._redactor = self.configuration.redactor()
-        signals = StoredRewardSignals(self.connections.warehouse(), self._redactor)
+        """What scores reported tasks. Raises `WarehouseUnavailable`."""
+        signals = StoredRewardSignals(self.connections.warehouse(), self.redactor())
         return RewardSignalIntegrator(signals, self.configuration.reward_weights, self.configuration.clock)
 
 
@@ -107,6 +110,8 @@ async def opened(configuration: ServiceConfiguration) -> AsyncIterator[Service]:
     loop.set_default_executor(ThreadPoolExecutor(_THREADS, "service"))
     connections = Connections(configuration.open_stream, configuration.open_warehouse)
     news = TrainingNews()
+    redactor = cache(configuration.redactor)
+    memories = MemoryDesk(configuration.memory, connections, redactor, configuration.clock)
     # Nothing of the environment: a proxy for the internet is none for the servers beside us.
     async with aiohttp.ClientSession(trust_env=False) as http:
         dagster = DagsterApi(configuration.dagster_url, http)
@@ -139,15 +144,18 @@ async def opened(configuration: ServiceConfiguration) -> AsyncIterator[Service]:
         follower.start()
         # The first caller does not wait for what it takes to load the warehouse's client.
         reaching = loop.run_in_executor(None, _reach, connections)
+        remembering = loop.run_in_executor(None, memories.carry_over)
         watching = loop.create_task(_watch_keys(configuration.keyring))
         try:
-            yield Service(configuration, connections, training, publishing, health)
+            yield Service(configuration, connections, training, publishing, health, memories, redactor)
         finally:
             watching.cancel()
             await reaching
+            await remembering
             await asyncio.to_thread(follower.stop)
             training.close()
             publishing.close()
+            await asyncio.to_thread(memories.close)
             await asyncio.to_thread(connections.close)
 
 

@@ -1,7 +1,7 @@
 """The stores that an erasure goes through, for tests that erase."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +19,7 @@ from rl_pipeline.redaction.rule import packaged_rules
 from rl_pipeline.stores.clickhouse import ClickHouseWarehouse
 from rl_pipeline.stores.disk import DiskObjects
 from rl_pipeline.stores.jetstream import JetStream
+from rl_pipeline.stores.sqlite_memories import SqliteMemories
 from rl_pipeline_tests.ingestion.ingesting import KEY, STREAM, SUBJECT, Ingesting, document
 
 ERIN = "erin-7"
@@ -36,6 +37,10 @@ class Erasing:
 
     ingesting: Ingesting
     archive: DiskObjects
+    memories: SqliteMemories = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.memories = SqliteMemories(self.archive.root.parent / "memory" / "memories.sqlite")
 
     @property
     def stream(self) -> JetStream:
@@ -56,6 +61,7 @@ class Erasing:
             warehouse=self.warehouse,
             raw_objects=self.claims,
             archive_objects=self.archive,
+            memories=self.memories,
             session_keys=[SESSION_KEY],
             trajectory_stream=STREAM,
             feedback_stream="RL_FEEDBACK",

@@ -97,7 +97,7 @@ def test_erasing_twice_is_harmless(erasing: Erasing) -> None:
     erasing.erase()
     again = erasing.erase()
     assert_erin_is_gone(erasing)
-    assert again == ErasureReport(0, 0, 0, 0, 0, 0, (), (), (), 0, 0)
+    assert again == ErasureReport(0, 0, 0, 0, 0, 0, (), (), (), 0, 0, 0)
 
 
 @pytest.mark.parametrize("point", POINTS)

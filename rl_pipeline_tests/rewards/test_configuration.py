@@ -40,7 +40,7 @@ def test_weights_come_from_the_settings_where_the_file_has_none(tmp_path: Path) 
     [
         ("method = ", "is no TOML"),
         ('method = "best"', "method: choose one of z-score, min-max, none"),
-        ("windows = 3", "windows is no setting: choose from baseline, credit, gamma"),
+        ("windows = 3", "windows is no setting: choose from baseline, constraints, credit, gamma"),
         ('credit = "fair"', "credit: choose one of shapley, difference"),
         ("window = 10", "window: choose a whole number from 30 to 5,000"),
         ("window = 100.5", "window: choose a whole number"),

@@ -24,6 +24,7 @@ BUILT_IN = {
     "code_quality": (0.0, 1.0),
     "coordination": (-2.5, 3.5),
     "efficiency": (0.0, 1.0),
+    "safety_constraint": (0.0, 1.0),
     "task_completion": (0.0, 1.0),
     "tool_execution": (-1.0, 1.0),
     "user_feedback": (0.0, 1.0),

@@ -1,8 +1,12 @@
 """What requests hold that is no message of the contracts, as models."""
 
+import contextlib
+import re
+from datetime import date
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from rl_pipeline.contracts.fields import (
     ClosedObject,
@@ -10,6 +14,7 @@ from rl_pipeline.contracts.fields import (
     JsonObject,
     Name,
     PositiveInteger,
+    Share,
     Timestamp,
     optional,
 )
@@ -20,8 +25,26 @@ from rl_pipeline.contracts.training_request import (
     TrainingRequestMetadata,
     TriggerReason,
 )
+from rl_pipeline.stores.agent_memories import MemoryType
 
 Reason = Annotated[str, Field(min_length=1, max_length=1024)]
+
+
+_DAY_PATTERN = r"^20\d{2}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$"
+
+
+def _read_day(value: Any) -> date:
+    if isinstance(value, str) and re.fullmatch(_DAY_PATTERN, value):
+        with contextlib.suppress(ValueError):
+            return date.fromisoformat(value)
+    raise PydanticCustomError("not_a_day", "should be a day such as 2026-01-31")
+
+
+Day = Annotated[
+    date,
+    BeforeValidator(_read_day),
+    WithJsonSchema({"type": "string", "format": "date", "pattern": _DAY_PATTERN}),
+]
 
 
 class TrainingStart(
@@ -116,6 +139,51 @@ class TaskResult(
     )
 
 
+class Memory(
+    ClosedObject,
+    json_schema_extra={
+        "examples": [
+            {
+                "agent_id": "agent-zero",
+                "memory_type": "semantic",
+                "content": {"fact": "The deploy key is rotated on Mondays.", "task_type": "deploy"},
+            }
+        ]
+    },
+):
+    """What shall be remembered."""
+
+    agent_id: Annotated[str, Field(min_length=1, max_length=256)] = Field(description="Whose memory it is.")
+    memory_type: MemoryType = Field(description="What happened, what is so, or what to do.")
+    content: JsonObject = Field(
+        description="What it says. `task_type` and `domain` are filtered by; who is named as `user_id` can be erased. "
+        "An episode that has `goal`, `actions`, `status` or `reward`, and `outcome` is consolidated."
+    )
+    importance: Share | None = optional("From 0 to 1; else 0.5.")
+
+
+class Recollection(
+    ClosedObject,
+    json_schema_extra={"examples": [{"context": {"goal": "Rotate the deploy key."}, "k": 10}]},
+):
+    """What memories are looked for."""
+
+    context: JsonObject = Field(description="The task: `goal`, `instructions`, `state` or `query`; else all its texts.")
+    k: Annotated[int, Field(ge=1, le=100)] = Field(10, description="How many.")
+    memory_types: Annotated[list[MemoryType], Field(min_length=1, max_length=3)] | None = optional("Else all.")
+    agent_id: Annotated[str, Field(min_length=1, max_length=256)] | None = optional(
+        "Memories of this agent and those that all share; else of all agents."
+    )
+    task_type: Name | None = optional("Of this type of task alone.")
+    domain: Name | None = optional("Of this domain alone.")
+
+
+class Consolidate(ClosedObject, json_schema_extra={"examples": [{"day": "2026-01-31"}]}):
+    """What is consolidated."""
+
+    day: Day | None = optional("Its memories, with those before it; else today.")
+
+
 BODIES: tuple[type[ClosedObject], ...] = (
     TrainingStart,
     LoopStart,
@@ -124,6 +192,9 @@ BODIES: tuple[type[ClosedObject], ...] = (
     Promotion,
     Sentence,
     TaskResult,
+    Memory,
+    Recollection,
+    Consolidate,
 )
 
 
