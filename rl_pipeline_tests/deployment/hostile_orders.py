@@ -21,6 +21,13 @@ def give_more(commands: Commands) -> None:
         commands.set_traffic(current.state.rollout.candidate, 40, "in a hurry")
 
 
+def give_all(commands: Commands) -> None:
+    """A person does not wait for the ramp: the candidate has all of the traffic, and bakes."""
+    current = record.read(commands.desk.states)
+    if current and current.state.rollout:
+        commands.set_traffic(current.state.rollout.candidate, 100, "in a great hurry")
+
+
 def end_test(commands: Commands) -> None:
     """A person ends a test that nobody needs any more."""
     current = record.read(commands.desk.states)
@@ -51,6 +58,9 @@ ORDERS: list[Callable[[Commands], object]] = [
     lambda commands: commands.roll_back("somebody does not like it"),
     promote_if_good,
     give_more,
+    give_all,
+    give_all,
+    give_all,
     take_back,
     try_again,
 ]

@@ -94,6 +94,8 @@ class HostileSchedule:
             "watchdog": timedelta(seconds=self.chance.randrange(400)),
         }
         self.fails_nearly_always = self.chance.random() < 0.5
+        self.shows_in_the_bake = self.chance.random() < 0.5
+        self.bad_weather = {minute for minute in range(30) if self.chance.random() < 0.7}
         self.is_over = True
         self.begin()
         self.is_over = False
@@ -146,13 +148,15 @@ class HostileSchedule:
         self, rollout: Rollout, phase: Phase, _windows: Sequence[Window], now: datetime, *, mode: Mode, limits: Limits
     ) -> Judgement:
         """As evidence comes: a bad model shows after some time, and for good; before, it may advance like any other.
-        Where it has all the traffic, the control has to come back first."""
+        With all of the traffic it may be no more than suspected, and in bad weather a good one is suspected too."""
         is_bad = rollout.candidate.startswith("bad")
-        if is_bad and now - rollout.started_at > self.shows_after[mode]:
-            evidence = {"candidate": rollout.candidate, "bake": {"fails_nearly_always": self.fails_nearly_always}}
-            if phase == "baking":
-                return Judgement("recheck", "high_error_rate", "nobody knows whose fault it is", evidence)
+        is_shown = is_bad and now - rollout.started_at > self.shows_after[mode]
+        evidence = {"candidate": rollout.candidate, "bake": {"fails_nearly_always": self.fails_nearly_always}}
+        if is_shown and (phase != "baking" or self.shows_in_the_bake):
             return Judgement("roll_back", "high_error_rate", f"it exceeds {limits.error_rate}", evidence)
+        is_suspected = is_shown or (not self.is_over and (now - NOW) // timedelta(minutes=1) in self.bad_weather)
+        if phase == "baking" and is_suspected:
+            return Judgement("recheck", "high_error_rate", "it or the weather", evidence)
         if mode == "full" and now - rollout.step_since > ENOUGH and not (is_bad and phase == "baking"):
             return Judgement("advance", "time_and_samples", "nothing against it")
         return Judgement("hold", "waiting", "it waits")
@@ -253,6 +257,9 @@ class HostileSchedule:
         present = self._present()
         look = Watchdog(self.traffic, self.states, self.memories[number], self.judge).look(self.now)
         self._check_that_it_is_out(look.judgement, present)
+        if look.judgement and look.judgement.verdict == "recheck" and look.fencings:
+            self.happened["fenced because the control could not be brought back"] += 1
+            self._check_that_it_is_out(replace(look.judgement, verdict="roll_back"), present)
 
     def _present(self) -> list[tuple[SimulatedGateway, int]]:
         return [(gateway, gateway.outages) for gateway in self.gateways if gateway.is_up]

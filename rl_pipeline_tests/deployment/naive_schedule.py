@@ -57,6 +57,8 @@ class NaiveSchedule(HostileSchedule):
         judgement = self.judge(state.rollout, state.phase, (), self.now, mode="full", limits=Limits())
         if judgement.verdict == "roll_back":
             return phases.roll_back(state, cause)
+        if judgement.verdict == "recheck":
+            return phases.recheck(state, cause)
         if judgement.verdict == "advance":
             return phases.promote(state, cause) if state.phase == "baking" else phases.advance(state, cause)
         return None

@@ -26,7 +26,7 @@ from rl_pipeline.deployment.audit import WarehouseAudit
 from rl_pipeline.deployment.commands import Commands
 from rl_pipeline.deployment.desk import Desk
 from rl_pipeline.deployment.releases import Release, Releases, RolloutPlan
-from rl_pipeline.deployment.state import DesiredState, RampStep, ServedModel
+from rl_pipeline.deployment.state import DesiredState, Phase, RampStep, ServedModel
 from rl_pipeline.deployment.watchdog import FileMemory
 from rl_pipeline.resources.deployment import DeploymentResource
 from rl_pipeline.serving.traffic.gateways import Gateways
@@ -188,10 +188,10 @@ class ReleasePlace:
         said = [parse_message(one.subject, one.data) for one in stored]
         return [one for one in said if isinstance(one, ModelDeployed)]
 
-    def has_watched(self, model_id: str) -> bool:
-        """Whether the watchdog has kept a state with this model."""
+    def has_watched(self, model_id: str, phase: Phase | None = None) -> bool:
+        """Whether the watchdog has kept a state with this model, in this phase if one is named."""
         kept = FileMemory(self.directory / "watchdog" / "memory.json").load()
-        return kept.state is not None and model_id in kept.state.models
+        return kept.state is not None and model_id in kept.state.models and phase in (None, kept.state.phase)
 
     @contextmanager
     def watchdog(self) -> "Iterator[subprocess.Popen[bytes]]":

@@ -128,12 +128,67 @@ def test_a_bad_model_is_out_while_nats_is_dead_and_the_record_is_repaired_afterw
     record_property("rollbacks with NATS dead", runs)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("lose", [lose_nothing, lose_the_bucket])
+def test_a_model_that_fails_in_its_bake_is_out_while_nats_is_dead_and_the_record_is_repaired_afterwards(
+    lose: Callable[[NatsServer, JetStream], None],
+    watched: ReleasePlace,
+    nats: NatsServer,
+) -> None:
+    model = bake(watched)
+    nats.kill()
+    fail_until_it_is_out(watched, model)
+    nats.start()
+    lose(nats, watched.messages)
+    wait_until(lambda: is_settled(watched), "the record", seconds=200)
+    assert watched.state().retired == (model,)
+    wait_until(lambda: is_audited(watched), "the audit")
+    assert watched.ask_many(10) == {FIRST: 10}
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_a_model_that_fails_in_its_bake_is_out_though_an_old_copy_of_the_record_is_there_and_dagster_is_dead(
+    watched: ReleasePlace,
+) -> None:
+    states = JetStreamDesiredStates(watched.messages)
+    old_copy = states.read()
+    model = bake(watched)
+    present = states.read()
+    assert old_copy is not None
+    assert present is not None
+    states.swap(old_copy.data, present.revision)
+    fail_until_it_is_out(watched, model)
+    wait_until(lambda: is_settled(watched), "the record", seconds=200)
+    assert watched.state().retired == (model,)
+    wait_until(lambda: is_audited(watched), "the audit")
+    assert watched.ask_many(10) == {FIRST: 10}
+
+
+def bake(place: ReleasePlace) -> str:
+    """A model that has all of the traffic, which the watchdog knows."""
+    place.new.behaviour = stub_backend.answer
+    model = place.let_in("job-1", bake_seconds=3600).model.model_id
+    place.commands().promote("in a hurry", model_id=model)
+    wait_until(place.follows, "the bake at the gateway")
+    assert place.ask_many(10) == {model: 10}
+    place.look()
+    wait_until(lambda: place.has_watched(model, "baking"), "the watchdog's knowledge of the bake")
+    return model
+
+
 def take_out_without_nats(place: ReleasePlace, nats: NatsServer, job: str) -> None:
     """A bad model whose traffic ends while NATS is dead."""
     place.new.behaviour = stub_backend.answer
     model = place.let_in(job).model.model_id
     wait_until(lambda: place.has_watched(model), "the watchdog's knowledge of the rollout")
     nats.kill()
+    fail_until_it_is_out(place, model)
+
+
+def fail_until_it_is_out(place: ReleasePlace, model: str) -> None:
+    """A model whose traffic ends because it fails."""
     place.new.behaviour = stub_backend.answer_500
 
     def is_out() -> bool:

@@ -83,15 +83,19 @@ def test_bad_weather_in_a_whole_bake_neither_retires_a_healthy_model_nor_keeps_i
     assert share(found, "promoted") >= 1 - most(count, 0.05)
 
 
+@pytest.mark.parametrize("sessions_a_day", [1_000, 10_000])
 def test_a_model_that_fails_only_with_all_of_the_traffic_is_held_for_a_person(
-    soak_count: SoakCount, record_property: Record
+    sessions_a_day: int, soak_count: SoakCount, record_property: Record
 ) -> None:
-    count = soak_count(2, 100)
-    found = courses(Traffic(10_000, Model(errors=0.10), bad_alone=True, bake_hours=24), count)
+    count = soak_count(2 if sessions_a_day > 1_000 else 5, 100)
+    found = courses(Traffic(sessions_a_day, Model(errors=0.10), bad_alone=True, bake_hours=24), count)
+    suspected = [course for course in found if course.rechecks]
     record_property("rollouts", count)
     record_property("held", share(found, "held"))
-    assert {(course.end, course.reason) for course in found} == {("held", "fails_only_alone")}
-    assert {course.rechecks for course in found} == {3}
+    assert len(suspected) > (1 - most(count, 0.10)) * count, "a thousand sessions do not always prove it"
+    assert {course.end for course in suspected} == {"held"}
+    assert sum(course.reason == "fails_only_alone" for course in suspected) > (1 - most(count, 0.10)) * len(suspected)
+    assert {course.rechecks for course in suspected if course.reason == "fails_only_alone"} == {3}
 
 
 @pytest.mark.parametrize("sessions_a_day", [1_000, 10_000, 100_000])

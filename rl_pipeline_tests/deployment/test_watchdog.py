@@ -85,6 +85,23 @@ def test_in_the_bake_with_nats_dead_only_what_nearly_always_fails_is_taken_out(p
     assert (place.state.serving, place.state.retired) == ("old", ("new",))
 
 
+def test_in_the_bake_with_the_record_lost_what_nearly_always_fails_is_out_and_the_record_is_repaired(
+    place: PlayedPlace,
+) -> None:
+    baking(place)
+    place.tick()
+    place.look()
+    place.states.values = []
+    place.verdict, place.reason, place.fails_nearly_always = "recheck", "high_error_rate", True
+    assert place.look().fencings["new"].confirmed == ("gateway-0", "gateway-1")
+    assert place.routed() == [{"old": 1.0}] * 2
+    place.tick()
+    place.look()
+    place.tick()
+    assert (place.state.phase, place.state.serving, place.state.retired) == ("steady", "old", ("new",))
+    assert (place.routed(), place.memory.memory.withdrawals) == ([{"old": 1.0}] * 2, {})
+
+
 @pytest.mark.parametrize("fails_nearly_always", [True, False])
 def test_in_the_bake_an_old_copy_of_the_record_is_no_record_that_the_control_could_be_brought_back_by(
     place: PlayedPlace, fails_nearly_always: bool
