@@ -29,7 +29,8 @@ remember_trajectories = dg.define_asset_job(
 @dg.sensor(
     description="Waits for rewards that were computed since their day was remembered, and has the day remembered.",
     job=remember_trajectories,
-    minimum_interval_seconds=60,
+    # A day is read whole each time.
+    minimum_interval_seconds=600,
     default_status=dg.DefaultSensorStatus.RUNNING,
 )
 def memories_due(context: dg.SensorEvaluationContext, warehouse: WarehouseResource) -> dg.SensorResult:
