@@ -138,10 +138,12 @@ def test_every_curl_line_of_the_specification_does_what_it_says(
         200,
         {"model_id": MODEL, "traffic_percentage": 50, "generation": 3, "recorded": True},
     )
-    assert recorded(stream).weights == {BEFORE: 0.5, MODEL: 0.5}
+    halved = recorded(stream)
+    assert halved.weights == {BEFORE: 0.5, MODEL: 0.5}
+    assert halved.rollout
 
     # Query model metrics
-    asked = list(islice(sessions_at(0.5), 10))
+    asked = list(islice(sessions_at(0.5, split=halved.rollout.split), 10))
     assert {gateway.chat(session).model for session in asked} == {MODEL}
     metrics = shell.run(METRICS)
     assert metrics.status == 200
