@@ -122,7 +122,7 @@ def test_the_lines_of_the_gateway_bring_a_model_in_and_take_the_next_one_back(op
         assert "rolled_back" in rollbacks.end()
     assert operated.stack.releases.ask_many(10) == {SECOND: 10}
     models = terminal.curl(lines.MODELS).json["models"]
-    assert {model["model_id"] for model in models} >= {FIRST}
+    assert {model["model_id"] for model in models} >= {SECOND}
     assert terminal.curl(lines.DEPLOYED_SINCE).json["count"] >= 1
 
 
