@@ -157,7 +157,7 @@ def test_every_curl_line_of_the_specification_does_what_it_says(
     assert recorded(stream).weights == {BEFORE: 0.5, MODEL: 0.5}
 
     # Query model metrics
-    asked = list(islice(sessions_at(0.5), 10))
+    asked = list(islice(sessions_at(0.5, split=1), 10))
     assert {gateway.chat(session).model for session in asked} == {MODEL}
     metrics = shell.run(METRICS)
     assert metrics.status == 200
