@@ -68,12 +68,13 @@ WORLD = CraftingWorld()
 # Nobody answers there, and at once.
 NOWHERE = "http://127.0.0.1:1"
 # As many chat templates do, this one refuses an agent that speaks twice in a row.
-_ALTERNATION = """\
-{%- for message in messages[1:] %}
-{%- if message.role == 'assistant' and messages[loop.index0].role == 'assistant' %}
-{{- raise_exception('the roles do not alternate') }}
-{%- endif %}
-{%- endfor %}
+_UNREADABLE = "no template reads this"
+_STRICTNESS = f"""\
+{{%- for message in messages %}}
+{{%- if '{_UNREADABLE}' in message.content %}}
+{{{{- raise_exception('it reads no such thing') }}}}
+{{%- endif %}}
+{{%- endfor %}}
 """
 _TABLES_OF_JOBS = (
     *("training_jobs", "training_attempts", "datasets", "dataset_provenance", "quarantined_trajectories"),
@@ -99,13 +100,12 @@ def recorded_episodes(tasks: int, attempts: int, *, seed: int = 1) -> list[Traje
     return recorder.record(play(WORLD, chosen, act), start=datetime.now(UTC), randomness=randomness)
 
 
-def unanswered(trajectory: Trajectory) -> Trajectory:
-    """The trajectory, of another domain, with a command that nothing came of: its agent speaks twice in a row."""
-    first, second, *others = trajectory.turns
-    silent = first.model_copy(update={"result": first.result.model_copy(update={"output": "", "error": None})})
-    unseen = second.model_copy(update={"observation": second.observation.model_copy(update={"content": ""})})
+def unreadable(trajectory: Trajectory) -> Trajectory:
+    """The trajectory, of another domain, with something that the strict model's template refuses."""
+    first, *others = trajectory.turns
+    shown = first.model_copy(update={"observation": first.observation.model_copy(update={"content": _UNREADABLE})})
     elsewhere = trajectory.task_context.model_copy(update={"domain": "research"})
-    return trajectory.model_copy(update={"turns": [silent, unseen, *others], "task_context": elsewhere})
+    return trajectory.model_copy(update={"turns": [shown, *others], "task_context": elsewhere})
 
 
 @contextmanager
@@ -138,13 +138,13 @@ def without_jobs(tables: ClickHouseWarehouse) -> ClickHouseWarehouse:
 
 
 def write_strict_model(directory: Path, *, breadth: int = 32) -> None:
-    """A model of random weights whose chat template insists on turns. The broader, the more memory a step takes."""
+    """A model of random weights whose chat template reads not everything. The broader, the more memory a step takes."""
     from transformers import Qwen2Config, Qwen2ForCausalLM, set_seed
 
     from rl_pipeline.training.small_model.tokenizer import CHAT_TEMPLATE, train_tokenizer
 
     tokenizer = train_tokenizer([f"{WORLD.instructions} Goal: Have nothing", *COMMANDS], vocabulary=400)
-    tokenizer.chat_template = _ALTERNATION + CHAT_TEMPLATE
+    tokenizer.chat_template = _STRICTNESS + CHAT_TEMPLATE
     set_seed(7)
     config = Qwen2Config(
         vocab_size=len(tokenizer),

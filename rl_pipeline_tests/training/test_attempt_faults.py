@@ -26,7 +26,7 @@ from rl_pipeline_tests.training.stored_training import (
     TrainingPlace,
     recorded_episodes,
     scored_database,
-    unanswered,
+    unreadable,
     without_jobs,
     write_strict_model,
 )
@@ -44,9 +44,9 @@ def long_winded(trajectory: Trajectory) -> Trajectory:
 
 
 EPISODES = recorded_episodes(60, 3)
-# Worth to be imitated, with turns enough to be silent in one.
+# Worth to be imitated, and of some length.
 _FIRST, *_, _LAST = [one for one in EPISODES if one.task_context.task_status == "success" and len(one.turns) >= 4]
-POISON, LONG = unanswered(_FIRST), long_winded(_LAST)
+POISON, LONG = unreadable(_FIRST), long_winded(_LAST)
 SOUND = [one for one in EPISODES if one.trajectory_id not in (POISON.trajectory_id, LONG.trajectory_id)]
 # More steps than any test waits for.
 ENDLESS: dict[str, Any] = {"max_steps": 100_000, "learning_rate": 1e-3, "batch_size": 4}
