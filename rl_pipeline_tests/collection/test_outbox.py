@@ -314,8 +314,7 @@ with Recorder(outbox, agent_id="parent", model="m") as trajectory:
         sys.stdin.read()
         os._exit(0)
     trajectory.respond("after")
-assert outbox.wait_until_sent(60)
-print(outbox.counts.sent)
+print("sent" if outbox.wait_until_sent(60) else "waits", flush=True)
 """
 
 
@@ -325,7 +324,8 @@ def test_a_fork_records_for_itself_and_does_not_hold_up_its_parent(
     command = [sys.executable, "-c", FORK, str(outbox_directory), nats_server.url]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert int(process.stdout.readline()) >= 1, "the parent waits although its child lives"
+        # By either of them: whoever looks into the directory first sends what is whole.
+        assert process.stdout.readline() == "sent\n", "the parent waits although its child lives"
         process.communicate()
     answers = {one["agent_id"]: [turn["action"]["raw_response"] for turn in one["turns"]] for one in arrived(stream)}
     assert answers == {"parent": ["before", "after"], "child": ["mine"]}
